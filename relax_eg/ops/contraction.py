@@ -10,7 +10,7 @@ from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.attribute_values import one_of
 from relax_eg.ops.elementwise import read_aligned
 from relax_eg.ops.lazy_jax import jnp, lax
-from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, get, register
+from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, get, operators_run_as, register
 from relax_eg.ops.sizes import Dims, broadcast, need_equal, need_kind, need_same_dtype, product
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
@@ -305,3 +305,5 @@ register(
         doc="x @ weight.T for a weight (out, in): the same product, read along the other axis of memory",
     )
 )
+
+MATMULS, LINEARS = operators_run_as("matmul"), operators_run_as("transposed_matmul")

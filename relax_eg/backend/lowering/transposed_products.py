@@ -15,11 +15,10 @@ from jax import lax
 
 from relax_eg.dtypes import dtype_of
 from relax_eg.ir.expr import Expr
+from relax_eg.ops.contraction import LINEARS, MATMULS
 from relax_eg.ops.movement import swaps_last_axes
-from relax_eg.ops.record import operators_run_as
 from relax_eg.shapes import Dim
 
-_MATMULS, _LINEARS = operators_run_as("matmul"), operators_run_as("transposed_matmul")
 # measured: longer side of a product from which on the form takes longer (`python -m benchmarks.patterns --cases
 # transpose`)
 _LONG = 128
@@ -33,7 +32,7 @@ def held_apart(e: Expr, args: list[Any]) -> list[Any]:
     if _transposes_product(e):
         product = args[0].shape
     elif _is_of_transposes(e):
-        product = (*args[0].shape[:-1], args[1].shape[-1 if e.op in _MATMULS else -2])
+        product = (*args[0].shape[:-1], args[1].shape[-1 if e.op in MATMULS else -2])
     else:
         return args
     if not all(isinstance(n, int) for n in product) or not _is_slow(*product[-2:]):
@@ -47,19 +46,19 @@ def copied_by_jax(e: Expr, size: Callable[[Dim], float]) -> Sequence[Expr]:
     as it is written; () for other nodes. `size`: the number for a size."""
     if _transposes_product(e):
         e = e.args[0]
-    elif e.op not in _MATMULS or not _is_of_transposes(e):
+    elif e.op not in MATMULS or not _is_of_transposes(e):
         return ()
     return e.args if _is_slow(*map(size, e.shape[-2:])) else ()
 
 
 def _is_of_transposes(e: Expr) -> bool:
     """Whether `e` is a product of two transposed matrices."""
-    return e.op in _MATMULS | _LINEARS and all(map(swaps_last_axes, e.args if e.op in _MATMULS else e.args[:1]))
+    return e.op in MATMULS | LINEARS and all(map(swaps_last_axes, e.args if e.op in MATMULS else e.args[:1]))
 
 
 def _transposes_product(e: Expr) -> bool:
     """Whether `e` is the transpose of a product whose operands are not transposed."""
-    if not swaps_last_axes(e) or e.args[0].op not in _MATMULS:
+    if not swaps_last_axes(e) or e.args[0].op not in MATMULS:
         return False
     a, b = e.args[0].args
     is_folded = dtype_of(a.dtype).bits >= _FOLDED_BITS
