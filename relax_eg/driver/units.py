@@ -16,19 +16,26 @@ from types import MappingProxyType
 from typing import Any
 
 from relax_eg.driver.accuracy import accurate_choice
-from relax_eg.driver.extracting import BlockRequest, ExtractedBlock, extract_kernels, extract_operators
+from relax_eg.driver.extracting import (
+    BlockRequest,
+    ExtractedBlock,
+    ValuesByRule,
+    extract_kernels,
+    extract_operators,
+)
 from relax_eg.driver.fixed import with_fixed_sizes
 from relax_eg.driver.options import Options
 from relax_eg.driver.origins import origins_of
 from relax_eg.driver.prices import least_gain
 from relax_eg.driver.proposals import BlockQueries, Proposal, SearchedFunctions, extent_at, large_bytes, proposals
 from relax_eg.driver.repeated import Repeated, ahead_params, loop_functions
-from relax_eg.egraph import Dump, EGraph, Saturation, StopReason, dump, recording
+from relax_eg.egraph import Budget, Dump, EGraph, Saturation, StopReason, dump, recording
 from relax_eg.explain.record import Recording
 from relax_eg.extract.costs.hoisting import PLATFORMS
 from relax_eg.extract.costs.pricing import Pricing
 from relax_eg.extract.kernels.build import Names
 from relax_eg.extract.selection.clock import Clock
+from relax_eg.extract.selection.search import GAIN
 from relax_eg.extract.selection.weights import Preparable
 from relax_eg.ir.calls import callees_first, reachable_functions
 from relax_eg.ir.control import functions_of
@@ -312,6 +319,10 @@ class Units:
         in_kernels = run.options.has_kernels and name not in self._in_loops
         extract = extract_kernels if in_kernels else extract_operators
         chosen = extract(self._saturated[place].read, request)
+
+        def cost_alone(read: Dump) -> float:
+            return extract(read, replace(request, is_again=True, names=Names())).selected.cost
+
         least = chosen.written_cost
         for n in range(0 if is_again else _MOST_ROUNDS):
             if least_gain(run.options) * chosen.selected.cost >= least:
@@ -320,6 +331,8 @@ class Units:
             made = [(best.operators, best.makers), *(chosen.without_rules() if not n else ())]
             more = self._more_alternatives(place, [values for values, _ in made], roots, scope, known, run)
             if not more:
+                break
+            if not self._may_gain(place, made, more, scope, known, cost_alone, least):
                 break
             makers = {e: rules[0] for _, by in reversed(made) for e, rules in by.items() if rules}
             self._saturated[place] = self._saturate(place, roots, scope, known, run, more, makers)
@@ -362,6 +375,20 @@ class Units:
             kept = recording(egraph) if self.record else None
         report_progress("extract", saturation.nodes, sum(saturation.matches.values()))
         return _Saturated(read, saturation, alternatives, kept)
+
+    def _may_gain(
+        self, place: Place, made: Sequence[ValuesByRule], more: Mapping[Proposal, Answers], scope: Scope,
+        known: DeclaredFacts, cost_with: Callable[[Dump], float], least: float,
+    ) -> bool:  # fmt: skip
+        """Whether one of the programs found is made cheaper than `least`, the cost of the first, by what `more` adds to
+        the proposals, with no rule applied. Rules that are applied to these proposals save something where the
+        proposals do."""
+        (best, _), *others = made
+        before = self._saturated[place].alternatives
+        equal = [(a, b, "") for values, _ in others for a, b in zip(best, values, strict=True) if a is not b]
+        with EGraph(best, self.options.rules, scope, [*equal, *(p for p in more if p not in before)], known) as egraph:
+            egraph.saturate(Budget(nodes=0))
+            return cost_with(dump(egraph)) < (1 - GAIN) * least
 
     @cached_property
     def _in_loops(self) -> set[str]:
