@@ -50,6 +50,7 @@ from relax_eg.ops.record import operators_run_as
 from relax_eg.reached import reached
 from relax_eg.rules.checking.schema_answers import Answers
 from relax_eg.rules.facts.parameter_facts import DeclaredFacts, Facts, facts_of_functions, known_facts
+from relax_eg.rules.facts.propagation import KnownFacts
 from relax_eg.rules.schemas import MEMORY, Schema
 from relax_eg.shapes import Scope
 
@@ -304,9 +305,9 @@ class Units:
         """The block's cheapest values; if something is the `same` at every step, also the values that are cheapest when
         what follows from it is nearly free. Then the origins of them all; `origins`: those known before."""
         name, found, roots = place[0], run.result, [b.value for b in block.bindings]
-        is_again = place in self._saturated
+        is_again, facts = place in self._saturated, known_facts(known.facts, known.exact, scope)
         if not is_again:
-            asked = self._alternatives(roots, scope, known, run)
+            asked = self._alternatives(roots, facts, known.weights, run)
             self._saturated[place] = self._saturate(place, roots, scope, known, run, asked)
         # XLA hoists loop-invariant code out of the body of a loop.
         loop = run.loop_functions.get(name)
@@ -329,7 +330,7 @@ class Units:
                 break
             least, best = chosen.selected.cost, chosen.forms[0]
             made = [(best.operators, best.makers), *(chosen.without_rules() if not n else ())]
-            more = self._more_alternatives(place, [values for values, _ in made], roots, scope, known, run)
+            more = self._more_alternatives(place, [values for values, _ in made], roots, facts, known.weights, run)
             if not more:
                 break
             if not self._may_gain(place, made, more, scope, known, cost_alone, least):
@@ -339,9 +340,8 @@ class Units:
             chosen = extract(self._saturated[place].read, request)
         saturated = self._saturated[place]
         if run.options.bounds_errors:
-            known_of = known_facts(known.facts, known.exact, scope)
             found_with = partial(extract, request=request)
-            read, chosen = accurate_choice(saturated.read, chosen, found_with, known_of.among, scope.statements)
+            read, chosen = accurate_choice(saturated.read, chosen, found_with, facts.among, scope.statements)
             self._saturated[place] = saturated = replace(saturated, read=read)
         if self.watch is not None:
             self.watch(name, saturated.read, chosen.taken)
@@ -402,18 +402,18 @@ class Units:
         return self.functions.best.keys() & reached(run, below).keys()
 
     def _alternatives(
-        self, roots: Sequence[Expr], scope: Scope, known: DeclaredFacts, run: _Run
+        self, roots: Sequence[Expr], facts: KnownFacts, weights: frozenset[str], run: _Run
     ) -> dict[Proposal, Answers]:
         """The proposals of schemas for a block, each with the answers that it was given; none without a budget."""
         schemas = [
             s for s in self.options.rules.schemas if MEMORY not in s.tags or large_bytes(self.options) < math.inf
         ]
         has_budget = self.options.budget.nodes > 0 and self.options.budget.seconds > 0
-        return self._proposals(postorder(roots), schemas, scope, known, run) if schemas and has_budget else {}
+        return self._proposals(postorder(roots), schemas, facts, weights, run) if schemas and has_budget else {}
 
     def _more_alternatives(
-        self, place: Place, programs: Sequence[Sequence[Expr]], roots: Sequence[Expr], scope: Scope,
-        known: DeclaredFacts, run: _Run,
+        self, place: Place, programs: Sequence[Sequence[Expr]], roots: Sequence[Expr], facts: KnownFacts,
+        weights: frozenset[str], run: _Run,
     ) -> dict[Proposal, Answers]:  # fmt: skip
         """The proposals for a block with those for programs found of it; empty if nothing is new. The first is the
         cheapest, the others are without one of its rules, which hides what schemas make of the values without it."""
@@ -424,19 +424,18 @@ class Units:
             return {}
         found = dict(before)
         for nodes in map(postorder, programs):
-            found = self._proposals(nodes, schemas, scope, known, run, asked) | found
+            found = self._proposals(nodes, schemas, facts, weights, run, asked) | found
             asked.update(nodes)
             schemas = [s for s in schemas if _POINTWISE in s.tags]  # forms of sums cost too much to ask for again
         return found if len(found) > len(before) else {}
 
     def _proposals(
-        self, nodes: Sequence[Expr], schemas: Sequence[Schema], scope: Scope, known: DeclaredFacts, run: _Run,
-        asked: Container[Expr] = (),
+        self, nodes: Sequence[Expr], schemas: Sequence[Schema], facts: KnownFacts, weights: frozenset[str],
+        run: _Run, asked: Container[Expr] = (),
     ) -> dict[Proposal, Answers]:  # fmt: skip
         """The proposals for `nodes`, all of a block, except those that were `asked` about before."""
         needed = frozenset[str]().union(*(s.facts for s in schemas))
-        facts_of = partial(known_facts(known.facts, known.exact, scope).among, needed)
-        queries = BlockQueries(self.options, self.functions, nodes, known.weights, facts_of)
+        queries = BlockQueries(self.options, self.functions, nodes, weights, partial(facts.among, needed))
         deadline = time.thread_time() + _ASKING * self.options.budget.seconds - self._spent(run)
         found, is_all = proposals([e for e in nodes if e not in asked], schemas, queries, deadline)
         self._is_cut_short = self._is_cut_short or not is_all
