@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
+from relax_eg.egraph import Budget, EGraph, Saturation
 
 Array = Any
 
@@ -42,6 +43,35 @@ def test_algebra_decides_and_the_result_is_that_of_the_function() -> None:
     args = normal(0, 64, 64), normal(1, 64, 64), normal(2, 64)
     close(best(*args), chain(*args))
     assert best.check(*args).passed
+
+
+def quadratic(x: Array, q: Array, u: Array, r: Array) -> Array:
+    return x @ q @ x + u @ r @ u
+
+
+def pooled(x: Array) -> Array:
+    return jax.lax.reduce_window(x * (1 / 255), 0.0, jax.lax.add, (1, 4, 4), (1, 4, 4), "VALID") / 16
+
+
+@pytest.mark.parametrize(
+    ("f", "specs", "is_again"),
+    [(quadratic, ("n", "n n", "k", "k k"), False), (pooled, ("n 64 64",), True)],
+)
+def test_an_e_graph_is_saturated_again_where_new_proposals_gain(
+    f: Callable[..., Any], specs: tuple[str, ...], is_again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are asked about again, since the first choice gains; extraction without rules says whether it pays."""
+    saturated: list[bool] = []
+    saturate = EGraph.saturate
+
+    def counted(egraph: EGraph, budget: Budget) -> Saturation:
+        saturated.append(budget.nodes > 0)
+        return saturate(egraph, budget)
+
+    monkeypatch.setattr(EGraph, "saturate", counted)
+    with rx.debug.options(cache=False):
+        rx.optimize(f, *specs)
+    assert saturated == [True, False, *([True] if is_again else [])]
 
 
 def test_pytrees_and_keywords() -> None:

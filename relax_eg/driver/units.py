@@ -16,19 +16,26 @@ from types import MappingProxyType
 from typing import Any
 
 from relax_eg.driver.accuracy import accurate_choice
-from relax_eg.driver.extracting import BlockRequest, ExtractedBlock, extract_kernels, extract_operators
+from relax_eg.driver.extracting import (
+    BlockRequest,
+    ExtractedBlock,
+    ValuesByRule,
+    extract_kernels,
+    extract_operators,
+)
 from relax_eg.driver.fixed import with_fixed_sizes
 from relax_eg.driver.options import Options
 from relax_eg.driver.origins import origins_of
 from relax_eg.driver.prices import least_gain
 from relax_eg.driver.proposals import BlockQueries, Proposal, SearchedFunctions, extent_at, large_bytes, proposals
 from relax_eg.driver.repeated import Repeated, ahead_params, loop_functions
-from relax_eg.egraph import Dump, EGraph, Saturation, StopReason, dump, recording
+from relax_eg.egraph import Budget, Dump, EGraph, Saturation, StopReason, dump, recording
 from relax_eg.explain.record import Recording
 from relax_eg.extract.costs.hoisting import PLATFORMS
 from relax_eg.extract.costs.pricing import Pricing
 from relax_eg.extract.kernels.build import Names
 from relax_eg.extract.selection.clock import Clock
+from relax_eg.extract.selection.search import GAIN
 from relax_eg.extract.selection.weights import Preparable
 from relax_eg.ir.calls import callees_first, reachable_functions
 from relax_eg.ir.control import functions_of
@@ -42,6 +49,7 @@ from relax_eg.logs import log_at, report_progress
 from relax_eg.ops.record import operators_run_as
 from relax_eg.rules.checking.schema_answers import Answers
 from relax_eg.rules.facts.parameter_facts import DeclaredFacts, Facts, facts_of_functions, known_facts
+from relax_eg.rules.facts.propagation import KnownFacts
 from relax_eg.rules.schemas import MEMORY, Schema
 from relax_eg.shapes import Scope
 from relax_eg.traversal import reached
@@ -297,9 +305,9 @@ class Units:
         """The block's cheapest values; if something is the `same` at every step, also the values that are cheapest when
         what follows from it is nearly free. Then the origins of them all; `origins`: those known before."""
         name, found, roots = place[0], run.result, [b.value for b in block.bindings]
-        is_again = place in self._saturated
+        is_again, facts = place in self._saturated, known_facts(known.facts, known.exact, scope)
         if not is_again:
-            asked = self._alternatives(roots, scope, known, run)
+            asked = self._alternatives(roots, facts, known.weights, run)
             self._saturated[place] = self._saturate(place, roots, scope, known, run, asked)
         # XLA hoists loop-invariant code out of the body of a loop.
         loop = run.loop_functions.get(name)
@@ -312,23 +320,28 @@ class Units:
         in_kernels = run.options.has_kernels and name not in self._in_loops
         extract = extract_kernels if in_kernels else extract_operators
         chosen = extract(self._saturated[place].read, request)
+
+        def cost_alone(read: Dump) -> float:
+            return extract(read, replace(request, is_again=True, names=Names())).selected.cost
+
         least = chosen.written_cost
         for n in range(0 if is_again else _MOST_ROUNDS):
             if least_gain(run.options) * chosen.selected.cost >= least:
                 break
             least, best = chosen.selected.cost, chosen.forms[0]
             made = [(best.operators, best.makers), *(chosen.without_rules() if not n else ())]
-            more = self._more_alternatives(place, [values for values, _ in made], roots, scope, known, run)
+            more = self._more_alternatives(place, [values for values, _ in made], roots, facts, known.weights, run)
             if not more:
+                break
+            if not self._may_gain(place, made, more, scope, known, cost_alone, least):
                 break
             makers = {e: rules[0] for _, by in reversed(made) for e, rules in by.items() if rules}
             self._saturated[place] = self._saturate(place, roots, scope, known, run, more, makers)
             chosen = extract(self._saturated[place].read, request)
         saturated = self._saturated[place]
         if run.options.bounds_errors:
-            known_of = known_facts(known.facts, known.exact, scope)
             found_with = partial(extract, request=request)
-            read, chosen = accurate_choice(saturated.read, chosen, found_with, known_of.among, scope.statements)
+            read, chosen = accurate_choice(saturated.read, chosen, found_with, facts.among, scope.statements)
             self._saturated[place] = saturated = replace(saturated, read=read)
         if self.watch is not None:
             self.watch(name, saturated.read, chosen.taken)
@@ -363,6 +376,20 @@ class Units:
         report_progress("extract", saturation.nodes, sum(saturation.matches.values()))
         return _Saturated(read, saturation, alternatives, kept)
 
+    def _may_gain(
+        self, place: Place, made: Sequence[ValuesByRule], more: Mapping[Proposal, Answers], scope: Scope,
+        known: DeclaredFacts, cost_with: Callable[[Dump], float], least: float,
+    ) -> bool:  # fmt: skip
+        """Whether one of the programs found is made cheaper than `least`, the cost of the first, by what `more` adds to
+        the proposals, with no rule applied. Rules that are applied to these proposals save something where the
+        proposals do."""
+        (best, _), *others = made
+        before = self._saturated[place].alternatives
+        equal = [(a, b, "") for values, _ in others for a, b in zip(best, values, strict=True) if a is not b]
+        with EGraph(best, self.options.rules, scope, [*equal, *(p for p in more if p not in before)], known) as egraph:
+            egraph.saturate(Budget(nodes=0))
+            return cost_with(dump(egraph)) < (1 - GAIN) * least
+
     @cached_property
     def _in_loops(self) -> set[str]:
         """The functions that run inside a loop or branch, which is one executable."""
@@ -375,18 +402,18 @@ class Units:
         return self.functions.best.keys() & reached(run, below).keys()
 
     def _alternatives(
-        self, roots: Sequence[Expr], scope: Scope, known: DeclaredFacts, run: _Run
+        self, roots: Sequence[Expr], facts: KnownFacts, weights: frozenset[str], run: _Run
     ) -> dict[Proposal, Answers]:
         """The proposals of schemas for a block, each with the answers that it was given; none without a budget."""
         schemas = [
             s for s in self.options.rules.schemas if MEMORY not in s.tags or large_bytes(self.options) < math.inf
         ]
         has_budget = self.options.budget.nodes > 0 and self.options.budget.seconds > 0
-        return self._proposals(postorder(roots), schemas, scope, known, run) if schemas and has_budget else {}
+        return self._proposals(postorder(roots), schemas, facts, weights, run) if schemas and has_budget else {}
 
     def _more_alternatives(
-        self, place: Place, programs: Sequence[Sequence[Expr]], roots: Sequence[Expr], scope: Scope,
-        known: DeclaredFacts, run: _Run,
+        self, place: Place, programs: Sequence[Sequence[Expr]], roots: Sequence[Expr], facts: KnownFacts,
+        weights: frozenset[str], run: _Run,
     ) -> dict[Proposal, Answers]:  # fmt: skip
         """The proposals for a block with those for programs found of it; empty if nothing is new. The first is the
         cheapest, the others are without one of its rules, which hides what schemas make of the values without it."""
@@ -397,19 +424,18 @@ class Units:
             return {}
         found = dict(before)
         for nodes in map(postorder, programs):
-            found = self._proposals(nodes, schemas, scope, known, run, asked) | found
+            found = self._proposals(nodes, schemas, facts, weights, run, asked) | found
             asked.update(nodes)
             schemas = [s for s in schemas if _POINTWISE in s.tags]  # forms of sums cost too much to ask for again
         return found if len(found) > len(before) else {}
 
     def _proposals(
-        self, nodes: Sequence[Expr], schemas: Sequence[Schema], scope: Scope, known: DeclaredFacts, run: _Run,
-        asked: Container[Expr] = (),
+        self, nodes: Sequence[Expr], schemas: Sequence[Schema], facts: KnownFacts, weights: frozenset[str],
+        run: _Run, asked: Container[Expr] = (),
     ) -> dict[Proposal, Answers]:  # fmt: skip
         """The proposals for `nodes`, all of a block, except those that were `asked` about before."""
         needed = frozenset[str]().union(*(s.facts for s in schemas))
-        facts_of = partial(known_facts(known.facts, known.exact, scope).among, needed)
-        queries = BlockQueries(self.options, self.functions, nodes, known.weights, facts_of)
+        queries = BlockQueries(self.options, self.functions, nodes, weights, partial(facts.among, needed))
         deadline = time.thread_time() + _ASKING * self.options.budget.seconds - self._spent(run)
         found, is_all = proposals([e for e in nodes if e not in asked], schemas, queries, deadline)
         self._is_cut_short = self._is_cut_short or not is_all

@@ -5,6 +5,7 @@ Proofs are kept by their structure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from relax_eg.dtypes import is_float
@@ -21,12 +22,16 @@ _MOST_KNOWN = 1 << 14  # limit: proofs that are kept; one that is evicted is ask
 _known = AnswerCache[str]("proofs", _MOST_KNOWN, str, checked_reason)
 
 
-def why_not_equal_over_shared(left: Expr, right: Expr, seconds: float, numerics: Numerics = "reassociate") -> str:
+def why_not_equal_over_shared(
+    left: Expr, right: Expr, seconds: float, numerics: Numerics = "reassociate", most: float = math.inf
+) -> str:
     """Why two expressions are not shown equal for all values of what they share, within `seconds` of processor time;
-    empty if they are. `numerics`: the class that is shown."""
+    empty if they are. `numerics`: the class that is shown. `most`: operators above what they share of which a proof is
+    tried."""
     why = "they share nothing"
     for leaves in _shared(left, right):
-        why = why_not_equal_over(leaves, left, right, seconds, numerics)
+        is_near = are_near((left, right), leaves, most)
+        why = why_not_equal_over(leaves, left, right, seconds, numerics) if is_near else "they share too little"
         if not why:
             return ""
     return why
@@ -59,6 +64,17 @@ def why_not_equal_over(
     asked = a, b, *variables.values(), *others
     about = tuple(tuple(sorted(known.get(x, ()))) for x in asked[2:]), len(others), numerics, seconds
     return _known.answer(asked, about, seconds, prove)
+
+
+def are_near(values: Sequence[Expr], leaves: Sequence[Expr], most: float) -> bool:
+    """Whether at most `most` operators are between values and leaves; stops at the first that is too many."""
+    seen, work = set(leaves), [*values]
+    while work and len(seen) <= most + len(leaves):
+        e = work.pop()
+        if e not in seen:
+            seen.add(e)
+            work += e.args
+    return not work
 
 
 def _shared(left: Expr, right: Expr) -> Iterator[tuple[Expr, ...]]:

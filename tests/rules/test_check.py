@@ -13,11 +13,13 @@ import relax_eg as rx
 from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import var
+from relax_eg.ops import api as op
 from relax_eg.ops.record import call
 from relax_eg.rules import Rule, RuleSet
 from relax_eg.rules.checking.check import check
-from relax_eg.rules.checking.points import keeps_accuracy
-from relax_eg.rules.checking.samples import with_small_sizes
+from relax_eg.rules.checking.judge import Case, accuracy_suspects, judge_accuracy
+from relax_eg.rules.checking.points import PointPlan, keeps_accuracy, small_cases_of
+from relax_eg.rules.checking.samples import draw_cancelling_floats, with_small_sizes
 from relax_eg.rules.checking.verification import verify
 from relax_eg.rules.rule import Instance
 
@@ -132,6 +134,24 @@ def test_accuracy_is_not_tested_where_the_sides_cannot_be_compared() -> None:
     assert not keeps_accuracy(replace(same, right=(longer,)))
     scaled = (call("multiply", (x, outside), {}),)
     assert not keeps_accuracy(replace(same, left=scaled, right=scaled))
+
+
+def test_points_that_are_judged_together_are_those_that_are_judged_one_by_one() -> None:
+    x, y, z = (var(name, Tensor(("n", 3), "float32")) for name in "xyz")
+    rule = next(r for r in rx.rules.default if r.name == "matmul_associates")
+    written = op.sum(x - y, 1)
+    for form, is_accurate in ((op.sum((x + z) - (y + z), 1), False), (op.negative(op.sum(y - x, 1)), True)):
+        instance = Instance(rule, (x, y, z), (written,), (form,))
+        plan = PointPlan(judge_accuracy, draw_cancelling_floats, [instance], 24, least=1)
+        cases: dict[int, list[Case]] = {}
+        for case in small_cases_of(plan, np.random.default_rng(0)):
+            cases.setdefault(case.sizes["n"], []).append(case)
+        assert max(map(len, cases.values())) > 1
+        wrong = [c for found in cases.values() for c in found if judge_accuracy(c) is not None]
+        suspects = [c for found in cases.values() for c in accuracy_suspects(found)]
+        assert all(any(c is s for s in suspects) for c in wrong)
+        assert bool(wrong) is not is_accurate and len(suspects) < plan.count
+        assert keeps_accuracy(instance) is is_accurate
 
 
 def test_accuracy_is_tested_at_fixed_sizes_that_smaller_ones_cannot_stand_for() -> None:

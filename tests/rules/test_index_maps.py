@@ -123,6 +123,16 @@ def test_rows_of_a_value_that_others_read_whole() -> None:
     assert forms(rows(whole, 0, 2), rows(whole, 2, 4))
 
 
+def test_forms_of_many_operators_are_not_proved() -> None:
+    """A form and its value have 79 operators together, and with one more function 81; 80 are the limit."""
+    e = X + Y
+    for _ in range(37):
+        e = op.tanh(e)
+    (form,) = forms(rows(e, 0, 4))
+    assert operators(form).count("tanh") == 37
+    assert not forms(rows(op.tanh(e), 0, 4))
+
+
 def test_values_that_are_read_along_many_paths() -> None:
     """Each value of a chain is read twice by the next, so there are 2**100 paths through it."""
     x, y = X, Y

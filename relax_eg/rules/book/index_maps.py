@@ -33,6 +33,9 @@ from relax_eg.traversal import leaves
 _PROVING = 0.5  # limit: seconds of processor time of the proof of a form; most take a hundredth of it
 _CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a derivation
 _CHEAPER = 0.999  # limit: share of the cost as written below which a form of as many operators is proposed
+# limit: operators of a form and of its value, down to what both have; a slice of two layers of a network has 76. Proofs
+# of more mostly fail, and take a second.
+_MOST_OPERATORS = 80
 _MOST_CHOICES = 32  # limit: pairs of values between which one proposal chooses
 _MOST_OPERANDS = 16  # limit: operands of nested uses of a function that are put in another order
 _MOST_KNOWN = 1 << 14  # limit: values of which it is kept whether they follow from positions alone
@@ -215,13 +218,13 @@ def _why_not_equal(left: Expr, right: Expr, seconds: float) -> str:
     """Why two expressions are not shown equal for all values of what they share; empty if they are. Many joined parts
     are proved one by one: the proof of a join grows faster than the number of its parts."""
     if not is_join(left) or len(left.args) < FEWEST:
-        return why_not_equal_over_shared(left, right, seconds)
+        return why_not_equal_over_shared(left, right, seconds, most=_MOST_OPERATORS)
     axis, start = left.attr("axis"), Dim.of(0)
     for part in left.args:
         maps, shape = list(whole(right.shape).maps), list(right.shape)
         maps[axis], shape[axis] = AxisMap(axis, start), part.shape[axis]
         of_part = made_of(IndexView(tuple(maps), tuple(shape)), right)
-        why = why_not_equal_over_shared(part, of_part, seconds)
+        why = why_not_equal_over_shared(part, of_part, seconds, most=_MOST_OPERATORS)
         if why:
             return why
         start = start + part.shape[axis]

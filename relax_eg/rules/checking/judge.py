@@ -355,14 +355,10 @@ def accuracy_failure(case: Case, lefts: Sequence[Any], rights: Sequence[Any]) ->
         if truths is None:
             truths = _evaluate(wide, wide.left_tuple, widened_case(case))
         truth = np.asarray(truths[i]).astype(np.float64)
-        narrow = left.astype(np.float64), right.astype(np.float64)
-        judged = np.isfinite(narrow[0]) & np.isfinite(truth)
-        if np.any(judged & ~np.isfinite(narrow[1])):
+        error, allowed, is_lost = _errors(left, right, truth)
+        if np.any(is_lost):
             what = f"the left side is finite in {left.dtype.name}, the right side is not"
             return Failure(what, left, right, i, _NOT_ACCURATE)
-        with np.errstate(invalid="ignore", over="ignore"):
-            error = np.where(judged, np.abs(narrow[1] - truth), 0.0)
-            allowed = np.where(judged, np.maximum(np.abs(narrow[0] - truth), half_ulp_of(left, truth)), np.inf)
         # Most results pass without perturbations, so these are computed only for a result that does not.
         for count in (PERTURBATIONS, 8 * PERTURBATIONS):
             if not np.any(error > ACCURACY_FACTOR * allowed):
@@ -377,6 +373,40 @@ def accuracy_failure(case: Case, lefts: Sequence[Any], rights: Sequence[Any]) ->
                 what = f"the right side differs in {left.dtype.name}, where nothing is rounded"
             return Failure(what, left, right, i, _NOT_ACCURATE)
     return None
+
+
+def accuracy_suspects(cases: Sequence[Case]) -> list[Case]:
+    """Of cases of one instance at the same sizes, those that `judge_accuracy` has to decide about: the others, which
+    are evaluated together, keep the accuracy law without perturbations."""
+    first, count = cases[0], len(cases)
+    p, wide = prepare_sides(first.instance), widen_sides(first.instance)
+    if p.position_promises or unmet_precondition(size_preconditions(p.right), first.sizes):
+        return list(cases)
+    points = {name: np.stack([c.values[name] for c in cases]) for name in first.values}
+    widened = {name: wide_array(v) for name, v in points.items()}
+    try:
+        with np.errstate(all="ignore"):
+            found = _evaluate_points(p, (*p.left, *p.right), first, points, count)
+            truths = _evaluate_points(wide, wide.left, first, widened, count)
+    except BoundsError:  # the left or the right side of a case does not exist
+        return list(cases)
+    apart = np.array([not value_guards_hold(c.instance, c.values) for c in cases])
+    for left, right, truth in zip(found[: len(p.left)], found[len(p.left) :], truths, strict=True):
+        if left.dtype.kind != "c" and right.size:
+            error, allowed, is_lost = _errors(left, right, truth.astype(np.float64))
+            apart |= (is_lost | (error > ACCURACY_FACTOR * allowed)).reshape(count, -1).any(1)
+    return [c for c, is_apart in zip(cases, apart, strict=True) if is_apart]
+
+
+def _errors(left: Array, right: Array, truth: Array) -> tuple[Array, Array, Array]:
+    """The errors of the right side, those that the left side allows by its own errors, and where the right side is not
+    finite although the left side is."""
+    narrow = left.astype(np.float64), right.astype(np.float64)
+    judged = np.isfinite(narrow[0]) & np.isfinite(truth)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.where(judged, np.abs(narrow[1] - truth), 0.0)
+        allowed = np.where(judged, np.maximum(np.abs(narrow[0] - truth), half_ulp_of(left, truth)), np.inf)
+    return error, allowed, judged & ~np.isfinite(narrow[1])
 
 
 _NOT_ACCURATE = 'claim numerics="approximate", or restrict the rule to where it is accurate'
@@ -434,7 +464,7 @@ def perturbed(
 
 def _evaluate_points(
     p: PreparedSides, roots: Sequence[Expr], case: Case, points: Mapping[str, Array], count: int,
-    kept: Callable[[Expr, Any], Any],
+    kept: Callable[[Expr, Any], Any] = lambda _, value: value,
 ) -> list[Array]:  # fmt: skip
     """The values of `roots` at `count` points, which are the first axis of `points` and of the results. `kept`: as in
     `evaluate_points`."""

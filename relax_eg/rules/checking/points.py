@@ -20,7 +20,7 @@ from relax_eg.ir.heads import with_operands
 from relax_eg.memo import Memo
 from relax_eg.ops.record import TABLE
 from relax_eg.rules.checking import samples as draws
-from relax_eg.rules.checking.judge import Absent, Case, Judge, judge_accuracy
+from relax_eg.rules.checking.judge import Absent, Case, Judge, accuracy_suspects, judge_accuracy
 from relax_eg.rules.checking.samples import Draw, Sizes, admits, draw_sizes, draw_under_guards
 from relax_eg.rules.rule import Instance
 
@@ -142,20 +142,19 @@ def _keeps_accuracy(instance: Instance, masks: bool) -> bool:
     if any(e.op == VAR and e not in instance.params for e in postorder((*instance.left, *instance.right))):
         return False  # nothing draws its values
     drawn = (draws.draw_masked_floats,) if masks else (draws.draw_cancelling_floats, draws.draw_level_floats)
-    return all(_is_accurate(instance, draw) for draw in drawn)
-
-
-def _is_accurate(instance: Instance, draw: Draw) -> bool:
-    plan = PointPlan(judge_accuracy, draw_under_guards(draw), [instance], _ACCURACY_POINTS, least=1)
-    tested = 0
+    found: dict[tuple[tuple[str, int], ...], list[Case]] = {}
     try:
-        for case in small_cases_of(plan, np.random.default_rng(0)):
-            tested += 1
-            if judge_accuracy(case) is not None:
+        for draw in drawn:
+            plan = PointPlan(judge_accuracy, draw_under_guards(draw), [instance], _ACCURACY_POINTS, least=1)
+            cases = list(small_cases_of(plan, np.random.default_rng(0)))
+            if len(cases) < plan.count // 2:
                 return False
+            for case in cases:
+                found.setdefault(tuple(case.sizes.items()), []).append(case)
+        suspects = (case for cases in found.values() for case in accuracy_suspects(cases))
+        return all(judge_accuracy(case) is None for case in suspects)
     except (Absent, RelaxEgError):
         return False
-    return tested >= plan.count // 2
 
 
 def small_cases_of(plan: PointPlan, rng: np.random.Generator) -> Iterator[Case]:

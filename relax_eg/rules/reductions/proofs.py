@@ -9,7 +9,7 @@ from relax_eg.ir.expr import Expr, own_dims, postorder
 from relax_eg.ops import api as op
 from relax_eg.rules.facts.fact_rules import NONEMPTY
 from relax_eg.rules.schemas import FactsOf
-from relax_eg.rules.shared_parts import why_not_equal_over
+from relax_eg.rules.shared_parts import are_near, why_not_equal_over
 from relax_eg.rules.signature import Numerics
 from relax_eg.shapes import Dim
 
@@ -59,22 +59,11 @@ def _operands_up_to(e: Expr, leaves: frozenset[Expr], steps: int) -> tuple[Expr,
 
 
 def _why_not_over(lemma: Lemma, facts_of: FactsOf, numerics: Numerics) -> str:
-    if not _is_small(lemma):
+    if not are_near((lemma.left, lemma.right), lemma.leaves, _MOST_OPERATORS):
         return f"more than {_MOST_OPERATORS} operators are between it and its leaves"
     facts = {x: facts_of(x) for x in lemma.leaves}
     facts |= {_range(n): frozenset((NONEMPTY,)) for n in _sizes(lemma) if NONEMPTY in facts_of(_range(n))}
     return why_not_equal_over(lemma.leaves, lemma.left, lemma.right, _PROVING, numerics, facts)
-
-
-def _is_small(lemma: Lemma) -> bool:
-    """Whether few operators are between both sides and the leaves; stops at the first that is too many."""
-    seen, work = set(lemma.leaves), [lemma.left, lemma.right]
-    while work and len(seen) <= _MOST_OPERATORS + len(lemma.leaves):
-        e = work.pop()
-        if e not in seen:
-            seen.add(e)
-            work += e.args
-    return not work
 
 
 def _range(size: str) -> Expr:

@@ -366,7 +366,9 @@ def _prove_elements(instance: Instance, left: Expr, right: Expr, base: KnownGuar
         raise Unsupported("not shown to have the same bits")
     accurately = instance.rule.numerics != "approximate"
     reasons: list[str] = []
-    for equal in _ways(instance, left, right, at, base, claims):
+    if any(f - _OF_BITS for f in claims.values()):
+        composer = Composer(claims=claims)
+    for equal in _ways(instance, left, right, at, base, composer):
         try:
             why = equal()
         except Unsupported as e:
@@ -374,7 +376,6 @@ def _prove_elements(instance: Instance, left: Expr, right: Expr, base: KnownGuar
         if not why:
             return "real" if floats else "modular"
         reasons.append(why)
-    composer = Composer(claims=claims)
     a, b = composer.element(left, at), composer.element(right, at)
     if floats and not _equal_elements(a, b, claims, facts.deadline, accurately):
         return "real"
@@ -389,16 +390,18 @@ def _ways(
     right: Expr,
     at: tuple[Dim, ...],
     base: KnownGuards,
-    claims: Mapping[str, frozenset[str]],
+    whole: Composer,
 ) -> Iterator[Callable[[], str]]:
     """The ways in which elements `at` are compared over the reals, each a function that returns why they are not shown
-    equal. The places of windows are compared one by one, first those alone that decide something."""
+    equal. The places of windows are compared one by one, first those alone that decide something. `whole`: makes the
+    terms of whole expressions, under all claims."""
+    claims = whole.claims
     facts = base.with_(_ranges(at, left.shape))
     shared = _shared(left, right, facts)
     is_by_places = _has_windows(instance)
     if is_by_places:
         yield partial(_equal_place_by_place, left, right, at, base, Composer(claims=claims), instance, "deciding")
-    for composer in ([Composer(shared, claims)] if shared else []) + [Composer(claims=claims)]:
+    for composer in ([Composer(shared, claims)] if shared else []) + [whole]:
         yield partial(_equal_as_whole, left, right, at, facts, composer, instance)
     if is_by_places:
         yield partial(_equal_place_by_place, left, right, at, base, Composer(claims=claims), instance, "every")
