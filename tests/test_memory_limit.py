@@ -139,8 +139,8 @@ def test_the_executable_that_is_called_keeps_the_limit(share: float) -> None:
     limit = int(share * needed(limited("1 GiB", "whole", attention, specs)))
     best = limited(limit, "whole", attention, specs)
     xs = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((256, 64), *[(64, 64)] * 3)]
-    called, prepared = best.strategy.executable(0)
-    compiled = called.lower(*best.strategy.leading(prepared), *xs).compile()
+    known = best.strategy.executable(0)
+    compiled = known.run.lower(*known.leading(best.strategy.prepared_values), *xs).compile()
     analysis = compiled.memory_analysis()
     assert analysis.temp_size_in_bytes + analysis.output_size_in_bytes <= limit
     assert allocated_bytes(compiled) + analysis.output_size_in_bytes == best.report.memory.bytes <= limit

@@ -59,8 +59,8 @@ def called(best: Any, sizes: dict[str, int]) -> int:
         values = call.plan.program.values
         results = sum(int(v.bytes.evaluate(sizes)) for v in values if v.role == "result" and v.bytes is not None)
         return call.planned_bytes + results + max(call.temporaries(shapes).values(), default=0)
-    run, prepared = best.strategy.executable(0)
-    analysis = run.lower(*best.strategy.leading(prepared), *shapes).compile().memory_analysis()
+    known = best.strategy.executable(0)
+    analysis = known.run.lower(*known.leading(best.strategy.prepared_values), *shapes).compile().memory_analysis()
     return analysis.temp_size_in_bytes + analysis.output_size_in_bytes
 
 
