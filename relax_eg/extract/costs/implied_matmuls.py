@@ -96,7 +96,7 @@ def _added_to_vectors(expressions: Collection[Expr], readers: Counter[Expr]) -> 
 
 
 def _with_long_rows(expressions: Collection[Expr], size: Callable[[Dim], float]) -> Iterator[Expr]:
-    """The matmuls that read a transposed matrix with rows of `_LONG_ROW` bytes."""
+    """The matmuls that read a transposed matrix, and whose rows have `_LONG_ROW` bytes or more."""
     for e in expressions:
         if e.op != MATMUL or not is_transpose(e.args[1]):
             continue
