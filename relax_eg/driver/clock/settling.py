@@ -12,7 +12,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -353,7 +354,7 @@ class Settling(Generic[C]):
         self.straight = None
         if self._trials.setdefault(key, trial) is not trial:  # another thread made the first call, too
             return result
-        if not self._serving and self._is_known(trial):
+        if not self._serving and self._ends_as_known(trial, (self._serving,)):
             return result
         wide = has_x64()  # a setting of this thread
 
@@ -363,7 +364,7 @@ class Settling(Generic[C]):
                     self._contestants[1 - self._serving].compile(given, named, key)
                 if self._serving and not self._doubts():
                     self._finish(self._contestants[0])
-                elif not self._serving or not self._is_known(trial):
+                elif not self._ends_as_known(trial, (0, 1)):
                     trial.is_compiled = True
             except Exception as e:
                 self._give_up(trial, e)
@@ -371,14 +372,16 @@ class Settling(Generic[C]):
         self._start(work)
         return result
 
-    def _is_known(self, trial: _Trial) -> bool:
-        """Whether an earlier process found the outcome of a trial, which it then ends."""
+    def _ends_as_known(self, trial: _Trial, compiled: Sequence[int]) -> bool:
+        """Ends a trial whose outcome an earlier process found, if the winner is one of those that are `compiled`;
+        returns whether it did."""
         known = self._known()
-        trial.outcome = None if known is None else known.read(trial.at, self._is_bound)
-        if trial.outcome is not None:
-            trial.winner = int(not trial.outcome.is_chosen_faster)
-            self._end(trial, "as known of an earlier process")
-        return trial.winner is not None
+        outcome = None if known is None else known.read(trial.at, self._is_bound)
+        if outcome is None or (winner := int(not outcome.is_chosen_faster)) not in compiled:
+            return False
+        trial.outcome, trial.winner = outcome, winner
+        self._end(trial, "as known of an earlier process")
+        return True
 
     def _give_up(self, trial: _Trial, error: Exception) -> None:
         trial.winner = self._serving
@@ -469,7 +472,8 @@ class Settling(Generic[C]):
 
 
 def _start(work: Callable[[], None]) -> None:
-    threading.Thread(target=work, name="relax_eg settle").start()
+    """Does `work` in a thread, under the caller's `rx.debug.options`."""
+    threading.Thread(target=copy_context().run, args=(work,), name="relax_eg settle").start()
 
 
 # The kinds of the option `measure`: of functions that time no programs ahead of the calls, and of those that do.

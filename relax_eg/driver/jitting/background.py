@@ -1,4 +1,7 @@
-"""Searches in the background: what calls need is made in a thread, and until then they run as written."""
+"""Searches in the background: what calls need is made in a thread, and until then they run as written.
+
+The thread works under the `rx.debug.options` of the call.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
+from contextvars import copy_context
 from typing import Any, Literal
 
 import jax
@@ -52,7 +56,7 @@ class Background:
         with self._lock:
             found = self._made.get(key)
             if found is None:
-                self._made[key] = self._threads.submit(_make, make, settings_now(), has_x64())
+                self._made[key] = self._threads.submit(copy_context().run, _make, make, settings_now(), has_x64())
                 return False
         return found.done()
 
@@ -76,7 +80,7 @@ class Background:
     def start(self, work: Callable[[], None]) -> None:
         """Lets the thread do `work`."""
         with self._lock:
-            self._made[object()] = self._threads.submit(work)
+            self._made[object()] = self._threads.submit(copy_context().run, work)
 
     def wait(self, seconds: float | None) -> bool:
         """Waits until the thread has done all it was told to; returns whether it has. `seconds`: None waits forever."""
