@@ -18,6 +18,7 @@ import logging
 import math
 import os
 import re
+import threading
 import time
 import warnings
 from collections.abc import Callable, Generator, Mapping
@@ -34,6 +35,7 @@ from relax_eg.errors import OptionError, RelaxEgError
 log = logging.getLogger("relax_eg")
 _SHARED = "Shared memory size limit exceeded"  # given: XLA's error for a kernel that takes more than there is
 LEVELS = range(5)
+_LONG = 5.0  # chosen: seconds of silent work after which a line says what is waited for
 
 Progress = Callable[[str, int, int], None]  # phase, e-graph nodes, rule matches so far
 
@@ -210,6 +212,22 @@ def log_at(at: int, text: str) -> None:
     if not log.isEnabledFor(logging.INFO):
         log.setLevel(logging.INFO)
     log.info(text)
+
+
+@contextmanager
+def notice_if_long(text: str) -> Generator[None]:
+    """Logs `text` as a warning, unless the block ends within `_LONG` seconds, its progress is reported or work is
+    logged: whoever waits knows for what."""
+    if _options.get().progress is not None or level() > 0:
+        yield
+        return
+    timer = threading.Timer(_LONG, log.warning, (f"relax_eg: {text}",))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def shorten_plugin_errors() -> None:

@@ -120,3 +120,15 @@ def test_stages_are_told_from_level_two(caplog: pytest.LogCaptureFixture) -> Non
         rx.optimize(product, *SPECS)
     assert re.search(r"trace: [\d.]+ ms", caplog.text)
     assert re.search(r"dump: [\d.]+ ms", caplog.text)
+
+
+def test_a_line_says_what_a_long_search_is(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    said = "relax_eg: searching for a faster program of product (RELAX_EG_DEBUG=2 shows the phases)"
+    rx.optimize(product, *SPECS, at={"n": 8})
+    assert said not in caplog.messages
+    monkeypatch.setattr(relax_eg.logs, "_LONG", 0.0)
+    rx.optimize(product, *SPECS, at={"n": 9})
+    assert caplog.messages.count(said) == 1
+    with rx.debug.options(progress=lambda *_: None):
+        rx.optimize(product, *SPECS, at={"n": 10})
+    assert caplog.messages.count(said) == 1

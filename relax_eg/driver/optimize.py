@@ -36,7 +36,7 @@ from relax_eg.ir.expr import CALL_TIR
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.logs import dump as dump_stages
-from relax_eg.logs import dump_folder, log_at
+from relax_eg.logs import dump_folder, log_at, notice_if_long
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes.relation import Bounds
 
@@ -220,7 +220,8 @@ def _cached_or_searched(traced: Source, options: Options, policy: Policy, trust:
     if found is not None:
         known = found.as_cached(time.perf_counter() - started)
         return optimized_of(traced, options, known, policy, trust, settle)
-    found = _search(traced, options, place)
+    with notice_if_long(f"searching for a faster program of {traced.name} (RELAX_EG_DEBUG=2 shows the phases)"):
+        found = _search(traced, options, place)
     return optimized_of(traced, options, found, policy, trust, settle)
 
 

@@ -22,7 +22,7 @@ from relax_eg.cache_folder import calibration_mode, read_entry, store
 from relax_eg.driver.clock.learning import machine_key, on_this_machine
 from relax_eg.extract.profiles.profile import Profile
 from relax_eg.limits import FEW_KEPT
-from relax_eg.logs import fallback, log_at, machine_is_kept, raise_if_exhausted
+from relax_eg.logs import fallback, log_at, machine_is_kept, notice_if_long, raise_if_exhausted
 from relax_eg.measure.device import default_profile, processes, this_machine, today
 from relax_eg.measure.quick import DISTURBED, calibrate_quickly
 from relax_eg.memo import Memo
@@ -70,7 +70,8 @@ def _measured(key: str) -> Profile | None:
     try:
         started = time.perf_counter()
         log_at(1, "calibrating this machine, once")
-        found = calibrate_quickly()
+        with notice_if_long("measuring this machine, once, to predict times (RELAX_EG_CALIBRATE=off: not measured)"):
+            found = calibrate_quickly()
         log_at(1, f"calibrated in {time.perf_counter() - started:.1f} s: {found.machine}")
         kept.write(name, found.to_json().encode())
     except Exception as e:
