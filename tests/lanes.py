@@ -225,6 +225,7 @@ SLOW = (
     "tests/test_memory_limit.py::test_a_limit_holds_at_the_largest_sizes_in_bounds",
     "tests/test_memory_limit.py::test_a_limit_that_holds_anyway_changes_nothing",
     "tests/test_memory_limit.py::test_an_interrupted_search_returns_what_fits",
+    "tests/test_memory_limit.py::test_kernels_may_compute_a_value_in_several_ways",
     "tests/test_memory_limit.py::test_scores_are_there_a_piece_at_a_time[whole]",
     "tests/test_memory_limit.py::test_the_executable_that_is_called_keeps_the_limit[0.4]",
     "tests/test_memory_limit.py::test_the_executable_that_is_called_keeps_the_limit[0.9]",
