@@ -24,6 +24,9 @@ os.environ["RELAX_EG_MEASURE"] = "off"
 os.environ["RELAX_EG_CALIBRATE"] = "off"
 # With the extra `cuda` and without cuDNN, JAX prints a traceback at its first look for devices unless it is told this.
 os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
+# Compiled modules are kept, also where the environment says otherwise: tests start many processes, and without them
+# each would take more than a second longer.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A full collection takes a second in a process that has loaded thousands of tests, and would run every few of them.
 gc.set_threshold(20_000, 50, 100)
