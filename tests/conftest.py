@@ -93,6 +93,16 @@ def no_fallback() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def shared_searches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A disk cache for the tests of one file, so that what several of them optimize is searched for once: for tests of
+    what runs, not of what is found."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RELAX_EG_CACHE", "1")
+        patch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path_factory.mktemp("searches")))
+        yield
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()  # what was loaded stays, so that no collection has to look at it
