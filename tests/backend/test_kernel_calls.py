@@ -149,7 +149,7 @@ def test_sizes_change_from_call_to_call() -> None:
     best = optimized(chain, "n 32", "32 32", at={"n": 32}, rules=ALONE)
     (w,) = arrays((32, 32))
     most = 0
-    for n in (64, 8, 32, 64, 1, 9, 64):
+    for n in (64, 8, 64, 1, 64):
         x = jnp.ones((n, 32)) * 0.1
         assert np.allclose(best(x, w), chain(x, w), atol=1e-5)
         most = max(most, best.runner.call({"n": n}).held_bytes)
