@@ -24,6 +24,9 @@ os.environ["RELAX_EG_MEASURE"] = "off"
 os.environ["RELAX_EG_CALIBRATE"] = "off"
 # With the extra `cuda` and without cuDNN, JAX prints a traceback at its first look for devices unless it is told this.
 os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
+# Compiled modules are kept, also where the environment says otherwise: tests start many processes, and without them
+# each would take more than a second longer.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A full collection takes a second in a process that has loaded thousands of tests, and would run every few of them.
 gc.set_threshold(20_000, 50, 100)
@@ -87,6 +90,16 @@ def no_fallback() -> Iterator[None]:
     """Makes the warning for a function that is not optimized an error, which fails a test that does not expect it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*runs as written.*")
+        yield
+
+
+@pytest.fixture(scope="module")
+def shared_searches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A disk cache for the tests of one file, so that what several of them optimize is searched for once: for tests of
+    what runs, not of what is found."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RELAX_EG_CACHE", "1")
+        patch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path_factory.mktemp("searches")))
         yield
 
 

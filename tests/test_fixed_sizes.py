@@ -167,14 +167,14 @@ def test_the_other_sizes_of_a_changed_program_have_capacities() -> None:
     assert not found.exact and [dict(r.at) for r in found.executables] == [{"b": 1, "t": 4}, {"b": 1, "t": 8}]
 
 
-def test_it_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("execution", ["whole", pytest.param("kernels", marks=pytest.mark.slow)])
+def test_it_comes_from_the_cache(execution: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELAX_EG_CACHE", "1")
     monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path))
-    for execution in ("whole", "kernels"):
-        options: dict[str, Any] = {"bounds": {"s": (1, 1)}, "execution": execution}
-        first, again = (rx.optimize(grouped, *GROUPED, **options) for _ in range(2))
-        assert not first.report.cached and again.report.cached
-        assert again.module == first.module
+    options: dict[str, Any] = {"bounds": {"s": (1, 1)}, "execution": execution}
+    first, again = (rx.optimize(grouped, *GROUPED, **options) for _ in range(2))
+    assert not first.report.cached and again.report.cached
+    assert again.module == first.module
 
 
 def test_functions_of_a_module_get_the_numbers_that_they_are_called_with() -> None:

@@ -28,7 +28,7 @@ from relax_eg.rules.schemas import ModuleAnswers
 
 RULE = next(s for s in pieces.schemas if s.name == "computed_in_pieces")
 TOTALS = next(s for s in pieces.schemas if s.name == "accumulated_over_pieces")
-DRAWN = int(os.environ.get("RELAX_EG_PROGRAMS", "30"))
+DRAWN = int(os.environ.get("RELAX_EG_PROGRAMS", "12"))
 
 
 def convolved(x: Any, w: Any, stride: int = 1) -> Any:

@@ -20,7 +20,7 @@ from relax_eg.errors import OptionError
 
 Array = Any
 
-pytestmark = pytest.mark.usefixtures("no_fallback")
+pytestmark = pytest.mark.usefixtures("no_fallback", "shared_searches")
 
 
 def normal(seed: int, *shape: int) -> Array:

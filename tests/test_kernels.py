@@ -204,7 +204,7 @@ def test_a_value_that_two_read_one_of_them_opaque_is_not_swallowed() -> None:
         a = jnp.exp(x)
         return jnp.exp(a), jnp.linalg.det(a)
 
-    best = optimized(fn, "256 256")
+    best = optimized(fn, "256 256", rules=rx.rules.fusion)
     assert "fused_exp_exp" not in kernels(best) or best.report.kernels[0].steps.get("fuse_siblings") == 1
     computed = [name for name in kernels(best) if "exp" in name]
     assert computed in (["exp", "exp"], ["fused_exp_exp"])  # stored for both, or stored as the other is computed
@@ -301,7 +301,7 @@ def test_equal_kernels_are_one_executable() -> None:
 
 
 def test_it_runs_at_other_sizes_inside_jit_and_under_grad() -> None:
-    best = optimized(rms_norm, "n m", "m")
+    best = optimized(rms_norm, "n m", "m", at={"n": 64, "m": 96})
     for shape in ((3, 4), (7, 2)):
         x, g = random(shape, shape[1:])
         assert np.allclose(best(x, g), rms_norm(x, g), atol=1e-5)
@@ -328,7 +328,7 @@ def test_typed_keys_are_arguments() -> None:
     def dropped(key: Any, x: Any) -> Any:
         return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x * 2, 0)
 
-    best = optimized(dropped, jax.eval_shape(lambda: jax.random.key(0)), "n 4")
+    best = optimized(dropped, jax.eval_shape(lambda: jax.random.key(0)), "n 4", rules=rx.rules.fusion)
     (x,) = random((6, 4))
     for seed in (0, 0, 1):
         assert np.array_equal(best(jax.random.key(seed), x), dropped(jax.random.key(seed), x))

@@ -98,9 +98,10 @@ def test_pieces_of_keys_are_right_at_every_length() -> None:
     checked(attention, best, specs, (1, 3, 31, 32, 33, 257, 1000))
 
 
-def test_random_programs() -> None:
-    programs, text = first_difference(replace(RULE, trials=(softmaxes,)), 4)
-    assert not text and programs >= 2
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_random_programs(count: int) -> None:
+    programs, text = first_difference(replace(RULE, trials=(softmaxes,)), count)
+    assert not text and programs >= count // 2
 
 
 X, Y, V = var("x", Tensor("a 4")), var("y", Tensor("n 4")), var("v", Tensor("n 3"))

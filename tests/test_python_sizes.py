@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import Counter
 from typing import Any
@@ -12,12 +13,15 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from benchmarks.python_sizes import LIBRARY, LOOKS, compared, random_program, shapes_of
+from benchmarks.python_sizes import LIBRARY, LOOKS, random_program, shapes_of
+from benchmarks.python_sizes import compared as compared_with_jax
 from relax_eg.errors import BoundsError, OptionError, OtherProgramError
 from relax_eg.frontends.jax.trace import trace_function
 from relax_eg.frontends.trace_check import TraceCheck
 
 Array = Any
+# Which program serves a call is tested, not what rules make of it.
+jitted, compared = (functools.partial(f, rules=rx.RuleSet("none")) for f in (rx.jit, compared_with_jax))
 
 
 def ones(*shape: int) -> Array:
@@ -55,7 +59,7 @@ def test_random_programs_that_look_at_sizes(seed: int) -> None:
 
 
 def test_only_sizes_that_differ_have_executables_of_their_own() -> None:
-    fast = rx.jit(looked_up)
+    fast = jitted(looked_up)
     for n in (9, 5, 6, 2, 7, 3):
         np.testing.assert_allclose(fast(ones(n)), looked_up(ones(n)))
     found = fast.statistics()
@@ -71,7 +75,7 @@ def test_each_combination_of_sizes_is_traced_once(trust: bool) -> None:
         seen.append(x.shape[0])
         return jnp.cumsum(x)
 
-    fast = rx.jit(program, dynamic=rx.Dynamic(trust=trust))
+    fast = jitted(program, dynamic=rx.Dynamic(trust=trust))
     for n in (3, 5, 6, 7, 5, 6, 7, 5):
         fast(ones(n))
     traced = Counter(n for n in seen if isinstance(n, int) and n != 3)  # 3, the first, is optimized by itself
@@ -82,7 +86,7 @@ def test_who_promises_is_believed() -> None:
     best = rx.optimize(looked_up, "n", dynamic=rx.Dynamic(mode="capacity", trust=True))
     np.testing.assert_allclose(best(ones(3)), [1, 2, 3])
     for make in (
-        lambda: rx.jit(looked_up, dynamic=rx.Dynamic(trust=1)),
+        lambda: jitted(looked_up, dynamic=rx.Dynamic(trust=1)),
         lambda: rx.optimize(looked_up, "n", dynamic=rx.Dynamic(trust="yes")),
     ):  # type: ignore[arg-type]
         with pytest.raises(OptionError, match="True or False is accepted"):
@@ -136,7 +140,7 @@ def test_what_a_function_raises_at_some_sizes_is_raised(options: dict[str, Any])
             raise KeyError("mine")
         return jnp.cumsum(x)
 
-    fast = rx.jit(program, **options)
+    fast = jitted(program, **options)
     for n in (5, 3, 6, 4, 3):
         if n in (3, 4):
             with pytest.raises(KeyError, match="mine"):
@@ -152,7 +156,7 @@ def test_static_donated_and_keyword_arguments() -> None:
     def program(state: Array, x: Array, flip: bool = False) -> tuple[Array, Array]:
         return state + 1, jnp.cumsum(-x if flip else x) * {2: 10.0}.get(x.shape[0], 1.0)
 
-    fast = rx.jit(program, static_argnames="flip", donate_argnames="state")
+    fast = jitted(program, static_argnames="flip", donate_argnames="state")
     for n in (5, 2, 3, 2, 4):
         for flip in (False, True):
             given = jnp.zeros(3)
@@ -162,7 +166,7 @@ def test_static_donated_and_keyword_arguments() -> None:
 
 
 def test_threads_may_meet_other_sizes() -> None:
-    fast, wrong = rx.jit(looked_up), list[int]()
+    fast, wrong = jitted(looked_up), list[int]()
 
     def work(start: int) -> None:
         for i in range(16):
@@ -179,10 +183,10 @@ def test_threads_may_meet_other_sizes() -> None:
 
 
 def test_dims_take_arrays_with_nothing_in_them() -> None:
-    fast = rx.jit(lambda x: jnp.cumsum(x, 0).sum(0), dims=["n 3"])
+    fast = jitted(lambda x: jnp.cumsum(x, 0).sum(0), dims=["n 3"])
     for n in (4, 0, 2, 0):
         np.testing.assert_allclose(fast(ones(n, 3)), np.cumsum(ones(n, 3), 0).sum(0))
-    bounded = rx.jit(lambda x: x * 2.0, dims=["n"], bounds={"n": (2, 8)})
+    bounded = jitted(lambda x: x * 2.0, dims=["n"], bounds={"n": (2, 8)})
     with pytest.raises(BoundsError, match="n = 0 is below its bound 2"):
         bounded(ones(0))
 
@@ -192,7 +196,7 @@ def test_settings_of_jax_are_part_of_the_key(options: dict[str, Any]) -> None:
     def program(x: Array) -> Array:
         return jnp.cumsum(x @ x.T) * (1 if jax.config.jax_numpy_rank_promotion == "allow" else 5)
 
-    fast = rx.jit(program, **options)
+    fast = jitted(program, **options)
     for n in (5, 3, 4, 3, 8):
         x = np.arange(4 * n, dtype=np.float32).reshape(n, 4)
         np.testing.assert_allclose(fast(x), jax.jit(program)(x))
@@ -206,7 +210,7 @@ def test_the_default_kind_of_keys_counts_where_sizes_are_new() -> None:
     def program(x: Array) -> Array:
         return jax.random.key_data(jax.random.key(0)).sum() + 0 * jnp.cumsum(x).astype(jnp.uint32).sum()
 
-    fast, slow = rx.jit(program), jax.jit(program)
+    fast, slow = jitted(program), jax.jit(program)
     for kind, n in (("threefry2x32", 3), ("rbg", 5), ("threefry2x32", 6), ("rbg", 6), ("rbg", 7), ("threefry2x32", 5)):
         with jax.default_prng_impl(kind):
             assert int(fast(ones(n))) == int(slow(ones(n)))
@@ -215,7 +219,7 @@ def test_the_default_kind_of_keys_counts_where_sizes_are_new() -> None:
 @pytest.mark.parametrize("options", [{}, pytest.param({"dims": ["n"]}, marks=pytest.mark.slow)])
 def test_no_tracer_leaks(options: dict[str, Any]) -> None:
     with jax.checking_leaks():
-        fast = rx.jit(looked_up, **options)
+        fast = jitted(looked_up, **options)
         for n in (4, 5):
             fast(ones(n))
 

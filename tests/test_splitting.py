@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ def plain(x: Any, w: Any, b: Any) -> Any:
     return jax.nn.gelu(x @ w + b)
 
 
+@cache
 def optimized(fn: Any, m: int, k: int, n: int, dtype: str = "float32", **options: Any) -> Any:
     """`surrounded`, or another function of a product of m x k and k x n, with as many operands."""
     rows = [f"m {k} @ {dtype}"] * (2 if fn is surrounded else 1)

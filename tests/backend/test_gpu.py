@@ -290,7 +290,8 @@ def test_where_kernels_of_ours_are_lowered_in_one_program(monkeypatch: pytest.Mo
 @with_plugin
 def test_a_whole_program_and_what_is_told_of_it(tmp_path: Path) -> None:
     target = replace(profile("h100"), pallas=False)
-    best = rx.optimize(attention, *("b 4 s 64 @ bfloat16",) * 3, at={"b": 1, "s": 256}, target=target)
+    specs, none = ("b 4 s 64 @ bfloat16",) * 3, rx.RuleSet("none")
+    best = rx.optimize(attention, *specs, at={"b": 1, "s": 256}, target=target, rules=none)
     made = best.compile("h100", ptx=True)
     (found,) = made.programs
     (executable,) = found.executables
@@ -375,7 +376,7 @@ def test_cudnn_without_its_package_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 @with_plugin
 def test_sizes_that_are_missing_or_too_large() -> None:
-    best = rx.optimize(mlp, MLP, "n 64", bounds={"n": (1, 1 << 40)})
+    best = rx.optimize(mlp, MLP, "n 64", bounds={"n": (1, 1 << 40)}, rules=rx.RuleSet("none"))
     for at, text in (
         (None, "compile(): mlp() has the sizes n, and at=None; at={'n': 128} is accepted"),
         ({"m": 3}, "compile(): mlp() has the sizes n, and at={'m': 3}; at={'n': 128} is accepted"),
@@ -387,7 +388,10 @@ def test_sizes_that_are_missing_or_too_large() -> None:
         assert str(e.value).replace("256.0", "256") == text
     with pytest.raises(BoundsError):
         best.compile("h100", at={"n": 0})
-    kernels = rx.optimize(lambda x: jax.nn.relu(x @ x.T) @ x, "n 64", at={"n": 128}, execution="kernels", target="a100")
+    kernels = rx.optimize(
+        lambda x: jax.nn.relu(x @ x.T) @ x, "n 64", at={"n": 128}, execution="kernels", target="a100",
+        rules=rx.rules.fusion,
+    )  # fmt: skip
     with pytest.raises(OptionError) as e:
         kernels.compile("h100", at={"n": 1 << 19})
     is_told = "for what lies between its kernels, as planned); h100 has 79.11 GiB" in str(e.value)

@@ -149,7 +149,7 @@ def test_sizes_change_from_call_to_call() -> None:
     best = optimized(chain, "n 32", "32 32", at={"n": 32}, rules=ALONE)
     (w,) = arrays((32, 32))
     most = 0
-    for n in (64, 8, 32, 64, 1, 9, 64):
+    for n in (64, 8, 64, 1, 64):
         x = jnp.ones((n, 32)) * 0.1
         assert np.allclose(best(x, w), chain(x, w), atol=1e-5)
         most = max(most, best.runner.call({"n": n}).held_bytes)
@@ -182,7 +182,7 @@ def test_random_keys_and_booleans_have_no_storage_of_others() -> None:
         noise = jax.random.normal(key[0], x.shape) + jax.random.uniform(key[1], x.shape)
         return jnp.where(noise > x, noise, -x), jax.random.key_data(key[2])
 
-    best = optimized(fn, "@ int32", "n 4", at={"n": 8}, rules=ALONE)
+    best = optimized(fn, "@ int32", "n 4", at={"n": 8}, rules=rx.RuleSet("none"))
     (x,) = arrays((8, 4))
     for seed in (0, 1, 0):
         ours, theirs = best(seed, x), fn(seed, x)

@@ -19,6 +19,8 @@ from relax_eg.dynamic.fitting import CapacityFit
 from relax_eg.dynamic.runtime import TIMED_EVERY
 from relax_eg.errors import BoundsError, OptionError, ShapeError
 
+pytestmark = pytest.mark.usefixtures("shared_searches")
+
 Array = Any
 W = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
 
@@ -266,7 +268,7 @@ def test_ahead_refused() -> None:
     with pytest.raises(BoundsError, match="s = 400 exceeds its bound 20"):
         best.compile_ahead({"b": 1, "s": 400})
     with pytest.raises(OptionError, match=r"s of attend\(\) has no upper bound"):
-        optimized(bounds={"b": (1, 4)}).compile_ahead()
+        optimized(bounds={"b": (1, 4)}, at={"b": 1, "s": 8}).compile_ahead()
 
 
 def test_in_the_background_a_wider_executable_serves_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def test_a_layer_of_a_decoder_with_and_without_a_past() -> None:
     proto = layer()
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     at = {"b": 2, "s": 1, "total": 8, "past": 7}
-    best = rx.optimize(rx.from_onnx(proto), at=at, budget=rx.Budget(nodes=20_000, seconds=3))
+    best = rx.optimize(rx.from_onnx(proto), at=at, budget=rx.Budget(nodes=500, seconds=3))
     arrays = given(2, 1, 7)
     for f, w in zip(best(*arrays.values()), session.run(None, arrays), strict=True):
         np.testing.assert_allclose(f, w, rtol=1e-4, atol=1e-5)

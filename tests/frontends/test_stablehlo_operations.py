@@ -379,7 +379,7 @@ def test_keys_are_arguments_and_results(impl: Any) -> None:
 
     key = jax.random.key(5, impl=impl)
     module = rx.from_stablehlo(export.export(jax.jit(f))(jax.ShapeDtypeStruct((), key.dtype)))
-    found, wanted = rx.optimize(module)(key), f(key)
+    found, wanted = rx.optimize(module, rules=rx.RuleSet("none"))(key), f(key)
     assert found[0].dtype == key.dtype and jnp.array_equal(*map(jax.random.key_data, (found[0], wanted[0])))
     np.testing.assert_allclose(found[1], wanted[1], rtol=1e-6)
 

@@ -226,7 +226,7 @@ def test_thousands_of_operators_deep() -> None:
 
 def test_work_grows_with_the_program() -> None:
     counts: list[tuple[int, int, int]] = []
-    for length in (300, 1_200):
+    for length in (150, 600):
         module = chain(length)
         text = str(module)
         steps = (lambda m=module: str(m), lambda t=text: ir.parse_module(t, table), lambda m=module: ir.check(m))

@@ -39,13 +39,19 @@ def assert_same(one: Any, two: Any) -> None:
 @pytest.mark.parametrize(("shape", "axis"), [((5, 33), 1), ((33, 5), 0), ((300,), 0), ((0, 3), 0)])
 def test_results_are_those_of_lax_sort(shape: tuple[int, ...], axis: int, wide: bool) -> None:
     with jax.enable_x64(wide):
+        cases: list[tuple[tuple[jax.Array, ...], int]] = []  # operands, of which so many are keys
         for dtype in DTYPES + (WIDE if wide else ()):
             x, places, y = drawn(dtype, shape), drawn("int32", shape, 1), drawn("float32", shape, 2)
-            assert_same(jax.jit(lambda x: SORT(x, axis=axis, num_keys=1, stable=True))(x), lax.sort(x, axis))
-            several = ((x, y, places), 1), ((x, places, y), 2), ((y, x), 2)
-            for xs, keys in (((x, places), 1), *(several if dtype in ("bool", "int16", "bfloat16", "int64") else ())):
-                ours = jax.jit(lambda *xs, n=keys: SORT(*xs, axis=axis, num_keys=n, stable=True))(*xs)
-                assert_same(ours, lax.sort(xs, axis, num_keys=keys))
+            cases += [((x,), 1), ((x, places), 1)]
+            if dtype in ("bool", "int16", "bfloat16", "int64"):
+                cases += [((x, y, places), 1), ((x, places, y), 2), ((y, x), 2)]
+        operands, keys = zip(*cases, strict=True)
+
+        def sorted_by(sort: Any) -> Any:
+            return jax.jit(lambda of: [sort(xs, num_keys=n) for xs, n in zip(of, keys, strict=True)])(operands)
+
+        ours = sorted_by(lambda xs, num_keys: SORT(*xs, axis=axis, num_keys=num_keys, stable=True))
+        assert_same(ours, sorted_by(lambda xs, num_keys: lax.sort(xs, axis, num_keys=num_keys)))
 
 
 def test_numbers_below_the_normal_ones_are_sorted_too() -> None:
