@@ -191,6 +191,24 @@ def _reversed_first(x, w):
     return jax.lax.optimization_barrier(w @ x).T
 
 
+def product_of_bytes(a, b):
+    return a @ b
+
+
+def sums_of_windows(x):
+    return jax.lax.reduce_window(x, 0.0, jax.lax.add, (3, 3), (1, 1), "SAME")
+
+
+def _product_in_int32(a, b):
+    return jnp.matmul(a, b, preferred_element_type=jnp.int32).astype(a.dtype)
+
+
+def _sums_along_axes(x):
+    for window in (3, 1), (1, 3):
+        x = jax.lax.reduce_window(x, 0.0, jax.lax.add, window, (1, 1), "SAME")
+    return x
+
+
 def last_token_logits(h, w):
     return (h @ w)[:, -1]
 
@@ -371,6 +389,10 @@ CASES = [
         ("n n",),
         {"of the rows sorted as integers": Form(_median_by_integers)},
     ),
+    Case(
+        "product of small integers, A@B", product_of_bytes, ("n n @ int8",) * 2, {"in int32": Form(_product_in_int32)}
+    ),
+    Case("sums of windows of 3 by 3", sums_of_windows, ("n n",), {"along each axis": Form(_sums_along_axes)}),
     Case(
         "last-token logits",
         last_token_logits,
