@@ -42,7 +42,7 @@ class Case:
         return {"n": n, **self.sizes}
 
     def arguments(self, n: int) -> list[Any]:
-        """Random arguments: standard normal, and row numbers below n where the spec says int32."""
+        """Random arguments: standard normal, row numbers below n where the spec says int32, and any bytes for int8."""
         rng = np.random.default_rng(n)
         return jax.tree.map(lambda spec: array(spec, self.at(n), rng), list(self.specs))
 
@@ -52,6 +52,8 @@ def array(spec: str, sizes: Mapping[str, int], rng: np.random.Generator) -> jax.
     shape = tuple(sizes[d] if d in sizes else int(d) for d in dims.split())
     if dtype.strip() == "int32":
         return jnp.asarray(rng.integers(0, sizes["n"], shape), jnp.int32)
+    if dtype.strip() == "int8":
+        return jnp.asarray(rng.integers(-128, 128, shape), jnp.int8)
     return jnp.asarray(rng.standard_normal(shape), jnp.float32)
 
 
