@@ -201,6 +201,14 @@ def sums_of_windows(x):
     return jax.lax.reduce_window(x, 0.0, jax.lax.add, (3, 3), (1, 1), "SAME")
 
 
+def running_sums(x):
+    return jnp.cumsum(x, axis=1)
+
+
+def _row_by_row(x):
+    return jax.lax.scan(lambda total, column: (total + column,) * 2, jnp.zeros_like(x[:, 0]), x.T)[1].T
+
+
 def _product_in_int32(a, b):
     return jnp.matmul(a, b, preferred_element_type=jnp.int32).astype(a.dtype)
 
@@ -394,6 +402,7 @@ CASES = [
     Case(
         "product of small integers, A@B", product_of_bytes, ("n n @ int8",) * 2, {"in int32": Form(_product_in_int32)}
     ),
+    Case("running sums of rows", running_sums, ("n n",), {"a loop over columns": Form(_row_by_row)}),
     Case("sums of windows of 3 by 3", sums_of_windows, ("n n",), {"along each axis": Form(_sums_along_axes)}),
     Case(
         "last-token logits",

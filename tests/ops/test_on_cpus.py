@@ -96,3 +96,82 @@ def test_products_of_bytes_at_capacity_and_of_symbolic_sizes() -> None:
     for n in (1, 7, 40):
         a = integers("int8", (n, 256), n)
         assert jnp.array_equal(best(a, b), a @ b) and jnp.array_equal(exported.call(a), a @ b)
+
+
+# --- running reductions ---
+
+RUNNING = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+
+
+def running_values(name: str, dtype: str, shape: tuple[int, ...]) -> jax.Array:
+    if np.dtype(dtype).kind in "iu":
+        return integers(dtype, shape)
+    rng = np.random.default_rng(0)
+    values = rng.uniform(0.9, 1.1, shape) if name == "cumprod" else rng.normal(size=shape)
+    return jnp.asarray(values + 1j * rng.normal(size=shape) / 9 if dtype == "complex64" else values, dtype)
+
+
+def wide(x: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(x).astype(np.result_type(np.float64, x.dtype) if np.dtype(x.dtype).kind != "V" else np.float64)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", RUNNING)
+def test_running_reductions_are_those_of_jax(name: str, reverse: bool) -> None:
+    ours, plain = get(name).jax_function(), getattr(lax, name)
+    takes = {"cumlogsumexp": (), "cumsum": ("int8", "uint16", "int32", "complex64"), "cumprod": ("int8", "complex64")}
+    for dtype in ("float32", "bfloat16", "float16", *takes.get(name, ("int8", "uint16", "int32"))):
+        for shape, axis in (((3, 70), 1), ((64, 5), 0), ((16,), 0), ((2, 17, 3), 1), ((0, 20), 1)):
+            x = running_values(name, dtype, shape)
+            found, wanted = (
+                jax.jit(lambda x, axis=axis: ours(x, axis=axis, reverse=reverse))(x),
+                plain(x, axis, reverse),
+            )
+            assert found.dtype == wanted.dtype
+            if np.dtype(dtype).kind in "iu" or name in ("cummax", "cummin"):
+                assert jnp.array_equal(found, wanted)
+                continue
+            exact = wide(plain(x.astype("complex64" if dtype == "complex64" else "float32"), axis, reverse))
+            bound = 4 * float(jnp.finfo(dtype).eps) * np.abs(wide(x)).sum(axis, keepdims=True).clip(1)
+            assert (np.abs(wide(found) - exact) <= bound).all(), (dtype, shape)
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_running_reductions_of_what_is_not_finite(name: str) -> None:
+    ours, plain = get(name).jax_function(), getattr(lax, name)
+    for special in ([np.nan], [np.inf], [-np.inf], [np.inf, -np.inf], [-0.0] * 20, [-np.inf] * 20):
+        x = jnp.asarray(np.r_[special if len(special) == 20 else np.r_[np.ones(9), special, np.ones(9)]], "float32")
+        found, wanted = jax.jit(lambda x: ours(x, axis=0, reverse=False))(x), plain(x)
+        np.testing.assert_array_equal(np.isfinite(found), np.isfinite(wanted))
+        np.testing.assert_allclose(found, wanted, 1e-6)
+        if name != "cumlogsumexp":
+            np.testing.assert_array_equal(np.signbit(found[x == 0]), np.signbit(wanted[x == 0]))
+
+
+def test_long_running_sums_are_as_accurate_as_those_of_jax() -> None:
+    x = jnp.asarray(np.random.default_rng(0).uniform(size=(4, 40_000)), "float32")
+    exact = np.cumsum(np.asarray(x, np.float64), 1)
+    ours, plain = (
+        np.abs(f(x) - exact).max()
+        for f in (lambda x: get("cumsum").jax_function()(x, axis=1, reverse=False), lambda x: lax.cumsum(x, 1))
+    )
+    assert ours <= 1.5 * plain
+
+
+def test_running_sums_under_transformations_and_at_capacity() -> None:
+    ours, x = get("cumsum").jax_function(), jnp.asarray(np.random.default_rng(0).integers(-9, 9, (4, 40)), "float32")
+    rows = jax.vmap(lambda row: ours(row, axis=0, reverse=True))
+    assert jnp.array_equal(rows(x), lax.cumsum(x, 1, reverse=True))
+    assert jnp.array_equal(
+        jax.grad(lambda x: (rows(x) ** 2).sum())(x), jax.grad(lambda x: (lax.cumsum(x, 1, True) ** 2).sum())(x)
+    )
+    best = rx.optimize(lambda x: jnp.cumsum(x, 1), "b n", dynamic="capacity", target="cpu")
+    assert all(jnp.array_equal(best(x[:, :n]), jnp.cumsum(x[:, :n], 1)) for n in (1, 7, 40))
+
+
+@pytest.mark.parametrize(("name", "least"), [("cumsum", 2), ("cummax", 2), ("cumlogsumexp", 5)])
+def test_programs_with_running_reductions_replace_those_as_written(name: str, least: float) -> None:
+    fn = getattr(lax, name)
+    best = rx.optimize(lambda x: fn(x, 1), "64 256", target="cpu")
+    assert best.report.predicted_gain > least and not best.report.kept_as_written
+    assert rx.optimize(lambda x: fn(x, 1), "64 8", target="cpu").report.kept_as_written
