@@ -209,6 +209,16 @@ def _row_by_row(x):
     return jax.lax.scan(lambda total, column: (total + column,) * 2, jnp.zeros_like(x[:, 0]), x.T)[1].T
 
 
+def places_of_greatest(x):
+    return jnp.argmax(x, axis=1)
+
+
+def _places_by_blocks(x):
+    blocks = x.reshape(x.shape[0], -1, 32)
+    block = blocks.max(2).argmax(1)
+    return block * 32 + jnp.take_along_axis(blocks, block[:, None, None], 1)[:, 0].argmax(1)
+
+
 def _product_in_int32(a, b):
     return jnp.matmul(a, b, preferred_element_type=jnp.int32).astype(a.dtype)
 
@@ -403,6 +413,7 @@ CASES = [
         "product of small integers, A@B", product_of_bytes, ("n n @ int8",) * 2, {"in int32": Form(_product_in_int32)}
     ),
     Case("running sums of rows", running_sums, ("n n",), {"a loop over columns": Form(_row_by_row)}),
+    Case("places of the greatest of rows", places_of_greatest, ("n n",), {"by blocks": Form(_places_by_blocks)}),
     Case("sums of windows of 3 by 3", sums_of_windows, ("n n",), {"along each axis": Form(_sums_along_axes)}),
     Case(
         "last-token logits",

@@ -175,3 +175,63 @@ def test_programs_with_running_reductions_replace_those_as_written(name: str, le
     best = rx.optimize(lambda x: fn(x, 1), "64 256", target="cpu")
     assert best.report.predicted_gain > least and not best.report.kept_as_written
     assert rx.optimize(lambda x: fn(x, 1), "64 8", target="cpu").report.kept_as_written
+
+
+# --- positions of extremes ---
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_positions_are_those_of_jax_at_ties_and_without_numbers(name: str) -> None:
+    ours, plain = get(name).jax_function(), getattr(lax, name)
+    rng = np.random.default_rng(0)
+    for dtype in ("float32", "float16", "bfloat16", "int8", "uint8"):
+        for shape in ((30, 128), (30, 129), (5, 4, 191), (1, 1000)):
+            x = (
+                integers("int8", shape).astype(dtype)
+                if dtype[0] in "iu"
+                else jnp.asarray(rng.normal(size=shape), dtype)
+            )
+            ties = jnp.where(jnp.asarray(rng.random(shape) < 0.05), jnp.asarray(100, dtype), x)
+            given = [x, ties, jnp.zeros_like(x)]
+            if dtype[0] not in "iu":
+                few = jnp.asarray(rng.random(shape) < 0.01)
+                given += [jnp.where(few, v, x) for v in (jnp.nan, jnp.inf, -jnp.inf)] + [jnp.where(few, -0.0, 0.0 * x)]
+                given += [jnp.full_like(x, jnp.nan), jnp.full_like(x, -jnp.inf)]
+
+            def both(v: Any, axis: int = len(shape) - 1) -> tuple[Any, Any]:
+                return ours(v, axis=axis, keepdims=False, dtype="int32"), plain(v, axis, "int32")
+
+            assert has_another_form(lambda v, f=both: f(v)[0], x)
+            for v in given:
+                found, wanted = jax.jit(both)(v)
+                assert jnp.array_equal(found, wanted), (dtype, shape)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "axis"),
+    [("float32", (9, 64), 1), ("float32", (200, 9), 0), ("int32", (9, 200), 1), ("bool", (9, 200), 1)],
+)
+def test_positions_that_blocks_do_not_find_sooner_are_left(dtype: str, shape: tuple[int, ...], axis: int) -> None:
+    argmax = get("argmax").jax_function()
+    assert not has_another_form(
+        lambda x: argmax(x, axis=axis, keepdims=True, dtype="int32"), integers("int8", shape).astype(dtype)
+    )
+
+
+def test_positions_under_transformations_and_at_capacity() -> None:
+    argmax, x = get("argmax").jax_function(), jnp.asarray(np.random.default_rng(0).normal(size=(4, 300)), "float32")
+
+    def greatest(row: Any) -> Any:
+        return row[argmax(row, axis=0, keepdims=False, dtype="int32")]
+
+    assert jnp.array_equal(jax.vmap(greatest)(x), x.max(1))
+    slopes = jax.jit(jax.grad(lambda x: jax.vmap(greatest)(x).sum()))(x)
+    assert jnp.array_equal(slopes, jax.nn.one_hot(x.argmax(1), 300))
+    best = rx.optimize(lambda x: jnp.argmax(x, 1), "b n", dynamic="capacity", target="cpu")
+    assert all(jnp.array_equal(best(x[:, :n]), jnp.argmax(x[:, :n], 1)) for n in (1, 100, 130, 300))
+
+
+def test_programs_with_positions_replace_those_as_written() -> None:
+    best = rx.optimize(lambda x: jnp.argmax(x, 1), "64 4096", target="cpu")
+    assert best.report.predicted_gain > 1.3 and not best.report.kept_as_written
+    assert rx.optimize(lambda x: jnp.argmax(x, 0), "64 4096", target="cpu").report.kept_as_written
