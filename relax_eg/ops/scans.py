@@ -93,7 +93,8 @@ def _cost(weight: int) -> Callable[[Site], Counts]:
     return cost
 
 
-_LONG = 16  # measured: elements along an axis from which on blocks are faster (as `_SLOWER`)
+# measured: elements along an axis from which on blocks are faster (`python -m benchmarks.patterns --cases running`)
+_LONG = 16
 
 
 def _is_by_blocks(dtype: str, size: float) -> bool:

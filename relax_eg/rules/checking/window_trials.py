@@ -96,17 +96,14 @@ def separable_convolutions(rng: np.random.Generator) -> Trial:
 
 def windows_over_axes(rng: np.random.Generator) -> Trial:
     """A reduction of padded windows over two to four axes, with any strides, apart or not, of floats or integers."""
-    rank, dtype = int(rng.integers(2, 5)), str(rng.choice(["float32", "int32", "int8"]))
-    kinds = ["sum", "prod", "max", "min", *(["or", "and", "xor"] if dtype != "float32" else [])]
+    rank, dtype = int(rng.integers(2, 5)), ("float32", *_BYTES)[int(rng.integers(1 + len(_BYTES)))]
+    kinds = ["sum", "prod", "max", "min", *(["or", "and", "xor"] if dtype in _BYTES else [])]
     window, steps, apart, between = ([int(n) for n in rng.integers(1, most, rank)] for most in (4, 3, 3, 3))
     sizes = tuple(a * (k - 1) + 1 + int(rng.integers(0, 3)) for k, a in zip(window, apart, strict=True))
-    low, high = zip(*_pads(rng, rank), strict=True)
     x = var("x", Tensor(sizes, dtype))
-    attrs = {
-        "kind": str(rng.choice(kinds)), "window": window, "strides": steps, "low": low, "high": high,
-        "dilation": apart, "input_dilation": between,
-    }  # fmt: skip
-    return _trial(call("reduce_window", (x,), attrs), (x,), tuple(a.astype(dtype) for a in _whole(rng, sizes)), _SMALL)
+    e = op.reduce_window(x, kinds[int(rng.integers(len(kinds)))], window, steps, _pads(rng, rank), apart)
+    e = call(e.op, e.args, {**dict(e.attrs), "input_dilation": tuple(between)})
+    return _trial(e, (x,), tuple(a.astype(dtype) for a in _whole(rng, sizes)), _SMALL)
 
 
 def large_convolutions(rng: np.random.Generator) -> Trial:

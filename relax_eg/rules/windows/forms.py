@@ -39,7 +39,7 @@ _TRANSFORMED = names_where(lambda d: d.is_float and d.bits >= 32)  # given: dtyp
 # measured: places of a window from which reductions axis by axis are faster; of 2 by 2 they take 0.7 to 1.4 times as
 # long (`python -m benchmarks.patterns --cases window`)
 _LEAST_PLACES = 6
-# The attributes of a reduction of windows along an axis on which it does nothing.
+# given: the attributes of a reduction of windows along an axis on which it does nothing
 _ALONE = {
     "window": Dim.of(1), "strides": 1, "low": Dim.of(0), "high": Dim.of(0), "dilation": 1, "input_dilation": 1,
 }  # fmt: skip
@@ -361,6 +361,6 @@ def windows_along_axes(e: Expr) -> Expr | None:
             name: tuple(n if (a == first) == is_first else alone for a, n in enumerate(e.attr(name)))
             for name, alone in _ALONE.items()
         }
-        return call("reduce_window", (x,), {"kind": e.attr("kind"), **each})
+        return call(e.op, (x,), {"kind": e.attr("kind"), **each})
 
     return along(along(e.args[0], True), False)
