@@ -42,7 +42,7 @@ class Case:
         return {"n": n, **self.sizes}
 
     def arguments(self, n: int) -> list[Any]:
-        """Random arguments: standard normal, and row numbers below n where the spec says int32."""
+        """Random arguments: standard normal, row numbers below n where the spec says int32, and any bytes for int8."""
         rng = np.random.default_rng(n)
         return jax.tree.map(lambda spec: array(spec, self.at(n), rng), list(self.specs))
 
@@ -52,6 +52,8 @@ def array(spec: str, sizes: Mapping[str, int], rng: np.random.Generator) -> jax.
     shape = tuple(sizes[d] if d in sizes else int(d) for d in dims.split())
     if dtype.strip() == "int32":
         return jnp.asarray(rng.integers(0, sizes["n"], shape), jnp.int32)
+    if dtype.strip() == "int8":
+        return jnp.asarray(rng.integers(-128, 128, shape), jnp.int8)
     return jnp.asarray(rng.standard_normal(shape), jnp.float32)
 
 
@@ -189,6 +191,42 @@ def _product_first(x, w):
 
 def _reversed_first(x, w):
     return jax.lax.optimization_barrier(w @ x).T
+
+
+def product_of_bytes(a, b):
+    return a @ b
+
+
+def sums_of_windows(x):
+    return jax.lax.reduce_window(x, 0.0, jax.lax.add, (3, 3), (1, 1), "SAME")
+
+
+def running_sums(x):
+    return jnp.cumsum(x, axis=1)
+
+
+def _row_by_row(x):
+    return jax.lax.scan(lambda total, column: (total + column,) * 2, jnp.zeros_like(x[:, 0]), x.T)[1].T
+
+
+def places_of_greatest(x):
+    return jnp.argmax(x, axis=1)
+
+
+def _places_by_blocks(x):
+    blocks = x.reshape(x.shape[0], -1, 32)
+    block = blocks.max(2).argmax(1)
+    return block * 32 + jnp.take_along_axis(blocks, block[:, None, None], 1)[:, 0].argmax(1)
+
+
+def _product_in_int32(a, b):
+    return jnp.matmul(a, b, preferred_element_type=jnp.int32).astype(a.dtype)
+
+
+def _sums_along_axes(x):
+    for window in (3, 1), (1, 3):
+        x = jax.lax.reduce_window(x, 0.0, jax.lax.add, window, (1, 1), "SAME")
+    return x
 
 
 def last_token_logits(h, w):
@@ -371,6 +409,12 @@ CASES = [
         ("n n",),
         {"of the rows sorted as integers": Form(_median_by_integers)},
     ),
+    Case(
+        "product of small integers, A@B", product_of_bytes, ("n n @ int8",) * 2, {"in int32": Form(_product_in_int32)}
+    ),
+    Case("running sums of rows", running_sums, ("n n",), {"a loop over columns": Form(_row_by_row)}),
+    Case("places of the greatest of rows", places_of_greatest, ("n n",), {"by blocks": Form(_places_by_blocks)}),
+    Case("sums of windows of 3 by 3", sums_of_windows, ("n n",), {"along each axis": Form(_sums_along_axes)}),
     Case(
         "last-token logits",
         last_token_logits,

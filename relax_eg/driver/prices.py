@@ -37,7 +37,8 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import split, static_expressions
 from relax_eg.ops import bytes_of, site_of
-from relax_eg.ops.sorting import SORTS, slower_as_written
+from relax_eg.ops.partial_annotations import is_partial
+from relax_eg.ops.record import TABLE
 from relax_eg.shapes import Dim
 
 if TYPE_CHECKING:
@@ -197,7 +198,12 @@ def is_lowered_otherwise(module: Module, options: PriceOptions) -> bool:
 
 
 def _as_jax_lowers(e: Expr, is_in_loop: bool, size: Callable[[Dim], float]) -> ByJax:
-    slower = slower_as_written(site_of(e)) if e.op in SORTS else slower_in_loops(e) if is_in_loop else 1.0
+    operator = TABLE.get(e.op)
+    slower = 1.0
+    if operator is not None and operator.slower is not None and not any(is_partial(a.annotation) for a in e.args):
+        slower = operator.slower(site_of(e), size)
+    if is_in_loop:
+        slower *= slower_in_loops(e)
     return ByJax(slower, copied_by_jax(e, size))
 
 

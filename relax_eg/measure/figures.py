@@ -53,8 +53,8 @@ DEPTH, TRANSPOSED, LAYOUT = 64, 768, 768  # chosen: rows, depth and sides of sin
 LAYOUTS = (False, True)  # given: whether weights are stored output axis first
 SLOW_LOOPS: Mapping[str, Callable[[Any], Any]] = {
     "sort": lambda a: get("sort").jax_function()(a, axis=1, num_keys=1, stable=True),
-    "argmax": lambda a: jnp.argmax(a, axis=-1),
-    "cumsum": lambda a: jnp.cumsum(a, -1),
+    "argmax": lambda a: get("argmax").jax_function()(a, axis=1, keepdims=False, dtype="int32"),
+    "cumsum": lambda a: get("cumsum").jax_function()(a, axis=1, reverse=False),
 }
 
 

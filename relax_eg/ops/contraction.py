@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.attribute_values import one_of
 from relax_eg.ops.elementwise import read_aligned
 from relax_eg.ops.lazy_jax import jnp, lax
+from relax_eg.ops.on_cpus import is_at_least, on_cpus
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, get, operators_run_as, register
 from relax_eg.ops.sizes import Dims, broadcast, need_equal, need_kind, need_same_dtype, product
 from relax_eg.shapes import Dim
@@ -31,6 +33,8 @@ from relax_eg.tir import (
     select,
     sum_,
 )
+
+_SUM_BITS = 32  # given: bits of the sums of products of small integers
 
 # Precisions of the products of floats in a contraction: one for both operands, or one for each.
 PRECISIONS = ("default", "high", "highest")
@@ -124,11 +128,58 @@ def contracted(contract: Callable[[Any, Any, str | None], Any], a: Any, b: Any, 
     return contract(a, b, out_dtype).astype(out_dtype or dtype.name)
 
 
+# measured: sizes of a product of small integers from which on loops take longer than a library, and how often they take
+# as long where it is at most so deep (`python -m benchmarks.patterns --cases integers`)
+_ROWS, _COLUMNS, _DEPTH, _DEPTH_IN_LOOPS, _MOST_SLOWER = 2, 16, 64, 16, 20
+
+
+def _is_in_loops(dtype: str, out: str | None, rows: Any, columns: Any, depth: Any) -> bool:
+    """Whether XLA for CPUs multiplies matrices of `dtype`, with a result of dtype `out`, one element after the other,
+    and longer than its library takes: it calls that for signed results of 32 bits only (jax 0.10.2)."""
+    given, result = dtype_of(dtype), dtype_of(out or dtype)
+    if given.kind not in "biu" or given.bits not in (8, 16) or result.kind not in "biu" or result.bits > _SUM_BITS:
+        return False
+    if given.kind != "u" and given is not result:
+        return False
+    return is_at_least(rows, _ROWS) and is_at_least(columns, _COLUMNS) and is_at_least(depth, _DEPTH)
+
+
+def _matrix_sizes(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """Rows, columns and depth of the product of arrays of these shapes, of which a matrix on the right has one."""
+    return math.prod(a[:-1]) if len(b) <= 2 else math.prod(a[-2:-1]), math.prod(b[1:][-1:]), a[-1]
+
+
+def _slower_product(site: Site, size: Callable[[Dim], float]) -> float:
+    a, b = ([size(d) for d in site.shape(i)] for i in (0, 1))
+    rows, columns, depth = _matrix_sizes(a, b if site.op == "matmul" else b[::-1])
+    is_slow = _is_in_loops(site.dtype(0), site.attrs.get("out_dtype"), rows, columns, depth)
+    return min(depth / _DEPTH_IN_LOOPS, _MOST_SLOWER) if is_slow else 1.0
+
+
+def _product(
+    contract: Callable[[Any, Any, str | None], Any], a: Any, b: Any, out_dtype: str | None, b_shape: Any
+) -> Any:
+    """The product of two arrays by `contract`, in whose `b_shape` the depth is the first of the last two axes. Small
+    integers are summed in int32 on CPUs, and then cut: sums modulo a power of two are those modulo a greater one."""
+
+    def plain(a: Any, b: Any) -> Any:
+        return contracted(contract, a, b, out_dtype)
+
+    def in_int32(a: Any, b: Any) -> Any:
+        dtype, out = a.dtype.name, out_dtype or a.dtype.name
+        narrow = "int8" if dtype_of(dtype).bits <= 8 and dtype == out else "int32"
+        found = contract(a.astype(narrow), b.astype(narrow), "int32")
+        return found != 0 if out == "bool" else found.astype(out)
+
+    is_slow = _is_in_loops(a.dtype.name, out_dtype, *_matrix_sizes(a.shape, b_shape))
+    return on_cpus(in_int32, plain)(a, b) if is_slow else plain(a, b)
+
+
 def _lower(a: Any, b: Any, *, precision: Any, out_dtype: str | None) -> Any:
     def contract(a: Any, b: Any, out: str | None) -> Any:
         return jnp.matmul(a, b, precision=precision, preferred_element_type=out)
 
-    return contracted(contract, a, b, out_dtype)
+    return _product(contract, a, b, out_dtype, b.shape)
 
 
 PRECISION_AND_DTYPE = (
@@ -145,6 +196,7 @@ register(
         _equations,
         PRECISION_AND_DTYPE,
         kernel="matmul",
+        slower=_slower_product,
         doc="numpy.matmul: leading axes are batches, which broadcast; a vector is a row left, a column right",
     )
 )
@@ -291,7 +343,7 @@ def _linear_lower(x: Any, weight: Any) -> Any:
             return lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
         return x @ weight.T
 
-    return contracted(contract, x, weight, None)
+    return _product(contract, x, weight, None, weight.shape[::-1])
 
 
 register(
@@ -302,6 +354,7 @@ register(
         _linear_lower,
         _linear_equations,
         kernel="transposed_matmul",
+        slower=_slower_product,
         doc="x @ weight.T for a weight (out, in): the same product, read along the other axis of memory",
     )
 )

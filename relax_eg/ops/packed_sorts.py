@@ -14,6 +14,7 @@ from typing import Any
 
 from relax_eg.dtypes import dtype_of
 from relax_eg.ops.lazy_jax import jax, jnp, lax
+from relax_eg.ops.on_cpus import on_cpus
 from relax_eg.shapes import Dim
 
 _PLACE_BITS = 31  # given: bits of a place along an axis of unknown size: JAX numbers places in int32
@@ -47,12 +48,7 @@ def packed_sort(plain: Callable[..., Any], axis: int, num_keys: int, bits: int) 
         with jax.enable_x64(True) if word > _WORDS[0] else nullcontext():
             return _sorted_by_integers(xs, axis, num_keys, word)
 
-    @jax.custom_jvp
-    def run(*xs: Any) -> Any:
-        return lax.platform_dependent(*xs, cpu=packed, default=plain)
-
-    run.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
-    return run
+    return on_cpus(packed, plain)
 
 
 def _sorted_by_integers(xs: Sequence[Any], axis: int, num_keys: int, word: int) -> Any:

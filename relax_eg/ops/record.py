@@ -107,6 +107,8 @@ class Operator:
       None for a use that promises nothing.
     - `definition`: for an operator without `equations`: equations that state the result for proofs, and would compute
       it in much more work; None for a use that they do not cover.
+    - `slower`: how many times as long as by `lower` a use takes on CPUs where JAX lowers it (`ops.on_cpus`), by a
+      function that gives the number for a size; None: as long.
     """
 
     name: str
@@ -125,6 +127,7 @@ class Operator:
     below: Callable[[Site], Dim] | None = None
     promised: Callable[[Site], tuple[int, Dim] | None] | None = None
     definition: Callable[[Site, tuple[Buffer, ...]], TensorProgram | None] | None = None
+    slower: Callable[[Site, Callable[[Dim], float]], float] | None = None
 
     def __post_init__(self) -> None:
         if self.equations is None and (self.reference is None or self.cost is None):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from relax_eg.dtypes import HALF, dtype_of, is_integer
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.limits import LARGEST_INT32
 from relax_eg.ops.attribute_values import DTYPES, FLAG, one_axis, some_axes
 from relax_eg.ops.lazy_jax import jnp, lax
+from relax_eg.ops.on_cpus import on_cpus
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
 from relax_eg.ops.shorthand import all_axes, axis_of_all
 from relax_eg.ops.sizes import ZERO, need_axes, need_axis, need_elements, need_kind, product, reduced
@@ -159,11 +162,59 @@ def _position_equations(kind: Literal["argmax", "argmin"]) -> Equations:
     return equations
 
 
-def _position_lower(name: str) -> Callable[..., Any]:
+# measured: elements of a block, by the extremes of which positions are found, and along an axis from which on that is
+# faster on CPUs; and how many times as long JAX's own lowering takes then, of 16 bits and of others
+# (`python -m benchmarks.patterns --cases places`)
+_BLOCK, _LONG, _SLOWER_OF_HALVES, _SLOWER = 32, 128, 4.0, 1.8
+
+
+def _is_by_blocks(dtype: str, axis: int, rank: int, size: float) -> bool:
+    """Whether CPUs find the position by blocks: XLA has vectors for extremes of floats and bytes, in order, and none
+    for positions (jax 0.10.2)."""
+    known = dtype_of(dtype)
+    has_vectors = not known.is_narrow and (known.is_float or (known.is_integer and known.bits == 8))
+    return has_vectors and axis == rank - 1 and _LONG <= size <= LARGEST_INT32
+
+
+def _slower_position(site: Site, size: Callable[[Dim], float]) -> float:
+    axis, shape, dtype = site["axis"], site.shape(), site.dtype()
+    if not _is_by_blocks(dtype, axis, len(shape), min(size(shape[axis]), LARGEST_INT32)):
+        return 1.0
+    return _SLOWER_OF_HALVES if dtype in HALF else _SLOWER
+
+
+def _by_blocks(x: Any, position: Callable[[Any], Any], extreme: Callable[[Any], Any]) -> Any:
+    """The `position` of the extreme along the last axis: the first block with it, and the place in that block. The
+    last block overlaps the one before it where the size is no multiple of a block's: it is not the first one then
+    unless the extreme is in the rest."""
+    *rows, n = x.shape
+    whole = n // _BLOCK * _BLOCK
+    best = extreme(lax.reshape(lax.slice_in_dim(x, 0, whole, axis=len(rows)), (*rows, n // _BLOCK, _BLOCK)))
+    if whole < n:
+        rest = extreme(lax.slice_in_dim(x, n - _BLOCK, n, axis=len(rows)))
+        best = lax.concatenate([best, lax.expand_dims(rest, (len(rows),))], len(rows))
+    first = lax.min(position(best) * np.int32(_BLOCK), np.int32(n - _BLOCK))
+    places = lax.expand_dims(first, (len(rows),)) + lax.iota("int32", _BLOCK)
+    return first + position(jnp.take_along_axis(x, places, -1, mode="promise_in_bounds"))
+
+
+def _position_lower(name: str, reduction: str) -> Callable[..., Any]:
     def lower(x: Any, *, axis: int, keepdims: bool, dtype: str) -> Any:
         # JAX turns int64 into int32 where 64 bits are disabled while it lowers, which may happen elsewhere.
-        is_long = isinstance(x.shape[axis], int) and x.shape[axis] > LARGEST_INT32
-        found = getattr(lax, name)(x, axis, "int64" if is_long else "int32")
+        size = x.shape[axis]
+        is_long = isinstance(size, int) and size > LARGEST_INT32
+
+        def plain(x: Any) -> Any:
+            return getattr(lax, name)(x, axis, "int64" if is_long else "int32")
+
+        def by_blocks(x: Any) -> Any:
+            def position(v: Any) -> Any:
+                return getattr(lax, name)(v, v.ndim - 1, "int32")
+
+            return _by_blocks(x, position, lambda v: getattr(lax, reduction)(v, (v.ndim - 1,)))
+
+        is_by_blocks = isinstance(size, int) and _is_by_blocks(x.dtype.name, axis, x.ndim, size)
+        found = on_cpus(by_blocks, plain)(x) if is_by_blocks else plain(x)
         result = lax.convert_element_type(found, dtype)
         return lax.expand_dims(result, (axis,)) if keepdims else result
 
@@ -176,17 +227,21 @@ _POSITION = (
     Attribute("dtype", default="int32", values=DTYPES),
 )
 
-_EXTREMES: tuple[tuple[Literal["argmax", "argmin"], str], ...] = (("argmax", "maximum"), ("argmin", "minimum"))
-for _extreme, _word in _EXTREMES:
+_EXTREMES: tuple[tuple[Literal["argmax", "argmin"], str, str], ...] = (
+    ("argmax", "reduce_max", "maximum"),
+    ("argmin", "reduce_min", "minimum"),
+)
+for _extreme, _reduction, _word in _EXTREMES:
     register(
         Operator(
             _extreme,
             ("x",),
             _position_deduce,
-            _position_lower(_extreme),
+            _position_lower(_extreme, _reduction),
             _position_equations(_extreme),
             _POSITION,
             below=lambda site: site.shape()[site["axis"]],
+            slower=_slower_position,
             doc=f"where along the axis the first {_word} is; NaN counts as one",
         )
     )

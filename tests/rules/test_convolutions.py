@@ -298,3 +298,46 @@ def test_few_rows_refute_only_kernels_of_higher_rank(is_depthwise: bool) -> None
         found = factors(low + share * NEAR * noise, is_depthwise, NEAR, MOST_RANK)
         assert (found is not None) is is_found
     assert factors(noise, is_depthwise, NEAR, MOST_RANK) is None
+
+
+def pool(shape: str, kind: str, window: tuple[Any, ...], strides: Any = None, dtype: str = "float32") -> Expr:
+    return op.reduce_window(var("x", rx.Tensor(shape, dtype)), kind, window, strides, "same")
+
+
+def test_windows_over_several_axes_are_reduced_along_the_axis_of_the_greatest_stride_first() -> None:
+    (made,) = WAYS["windows_along_axes"].proposals(
+        pool("1 h 64 3", "max", (1, 3, 5, 1), (1, 1, 2, 1)), ModuleAnswers({})
+    )
+    (inner,) = made.args
+    assert [str(n) for n in inner.attr("window")] == ["1", "1", "5", "1"] and inner.attr("strides") == (1, 1, 2, 1)
+    assert [str(n) for n in made.attr("window")] == ["1", "3", "1", "1"] and made.attr("strides") == (1, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "e",
+    [
+        pool("64 64", "max", (3, 1)),
+        pool("64 64", "max", (3, 3), (3, 3)),
+        pool("64 64", "max", (2, 2)),
+        pool("64 64", "sum", (3, 3), dtype="bfloat16"),
+    ],
+)
+def test_windows_along_one_axis_apart_small_or_summed_in_16_bits_stay(e: Expr) -> None:
+    assert not proposed("windows_along_axes", e)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bfloat16"])
+@pytest.mark.parametrize(("kind", "strides"), [("max", (1, 2, 2, 1)), ("sum", (1, 1, 1, 1))])
+def test_pooling_is_along_one_axis_after_the_other(kind: str, strides: tuple[int, ...], dtype: str) -> None:
+    def fn(x: Any) -> Any:
+        start, combine = (0, lax.add) if kind == "sum" else (-128, lax.max)
+        return lax.reduce_window(x, jnp.asarray(start, dtype), combine, (1, 3, 5, 1), strides, "SAME")
+
+    best = rx.optimize(fn, f"2 h 40 8 @ {dtype}", at={"h": 50}, target="cpu")
+    is_coarse = (kind, dtype) == ("sum", "bfloat16")
+    assert best.report.kept_as_written == is_coarse and ("windows_along_axes" in str(best.report)) == (not is_coarse)
+    x = jnp.asarray(np.random.default_rng(0).integers(-9, 9, (2, 50, 40, 8)), dtype)
+    assert jnp.array_equal(best(x), fn(x))
+    if (kind, dtype) == ("sum", "float32"):
+        slopes = [jax.grad(lambda x, f=f: (f(x) ** 2).sum())(x) for f in (best.to_jax(), fn)]
+        assert jnp.allclose(*slopes)

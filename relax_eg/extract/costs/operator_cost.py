@@ -300,7 +300,7 @@ class OperatorCost(SizedDevice):
         if not launches:
             work = loop_flops(self, site, result, flops)
             return NodeCost(flops, moved, 0, LEAST + work / rate + _FUSED_SHARE * p.move(moved))
-        return NodeCost(flops, moved, 1, p.launch + flops / rate + p.move(moved))
+        return NodeCost(flops, moved, 1, p.launch + loop_flops(self, site, result, flops) / rate + p.move(moved))
 
     def _price_tensor_program(self, site: Site, result: Annotation) -> NodeCost:
         """The cost of a `call_tir` by its equations, as XLA runs it."""

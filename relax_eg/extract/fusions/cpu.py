@@ -330,8 +330,9 @@ class CpuKernels(Operators):
         return any(all(self._takes(r, s) for r in self.readers[s]) for s in stepping)
 
     def _is_normalised(self, e: Expr) -> bool:
-        """Whether an operator reduces and repeats the result along what it reduced, as softmax does."""
-        if e.op not in TABLE or get(e.op).kernel or self._is_loop(e):
+        """Whether an operator reduces and repeats the result along what it reduced, as softmax does. One that takes
+        less work than its equations is computed otherwise."""
+        if e.op not in TABLE or get(e.op).kernel or get(e.op).cost is not None or self._is_loop(e):
             return False
         if any(is_partial(x.annotation) for x in (e, *e.args)):
             return False

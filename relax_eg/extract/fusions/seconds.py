@@ -31,6 +31,10 @@ PLAIN_SUMS = LIBRARY_SUMS | {"prod", "any", "all"}  # given: the reductions that
 _ONE_BY_ONE = 3e9
 # given: elements from which on a kernel of YNN's reduces with several cores (31,684 do not, 33,856 do; jax 0.10.2)
 SHARED_ELEMENTS = 32768
+_POOLING = frozenset(("reduce_window",))
+# measured: share of the time for an element of a window that it takes where windows overlap along one axis alone
+# (`python -m benchmarks.patterns --cases window`)
+_ALONG_ONE_AXIS = 0.25
 # given: when XLA divides a loop among the cores of a CPU (`ParallelTaskAssigner`, by what jax 0.10.2 compiles): from so
 # many bytes read and written on, if it has at most one flop for each; else from a cost on, with so much for a byte and
 # for a function such as exp
@@ -107,7 +111,11 @@ def elements_of(model: SizedDevice, a: Annotation) -> Number:
 
 def loop_flops(model: SizedDevice, site: Site, result: Annotation, flops: Number) -> Number:
     """The flops of an operator in a loop. XLA turns division by a broadcast divisor into multiplication by its
-    reciprocal."""
+    reciprocal, and reads windows that overlap along one axis in vectors."""
+    if site.op in _POOLING:
+        each = [(n, s) for n, s in zip(site["window"], site["strides"], strict=True) if n != 1]
+        is_vectorised = len(each) == 1 and model.representative(each[0][0]) > each[0][1]
+        return flops * (_ALONG_ONE_AXIS if is_vectorised and model.profile.platform == "cpu" else 1.0)
     if site.op != "divide" or site.shape(1) == tuple(dims_of(result)):
         return flops
     return math.prod(map(model.evaluate, dims_of(result)))

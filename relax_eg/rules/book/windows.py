@@ -1,4 +1,5 @@
-"""Convolutions in other ways: by taps, as matmuls of patches, by Winograd's tiles, over fewer axes, by phases.
+"""Convolutions in other ways: by taps, as matmuls of patches, by Winograd's tiles, over fewer axes, by phases. Pooling
+by one axis after the other.
 
 A tap is one place of the window. Which of these ways is fastest depends on the sizes and the device, so each is a
 choice of extraction. They hold for any number of spatial axes.
@@ -24,6 +25,7 @@ from relax_eg.rules.checking.window_trials import (
     large_convolutions,
     separable_convolutions,
     transposed_convolutions,
+    windows_over_axes,
 )
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import ProgramQueries, Propose, Prove, Schema, Trials
@@ -45,6 +47,7 @@ from relax_eg.rules.windows.forms import (
     sum_over_taps,
     sums_as_written,
     window_of,
+    windows_along_axes,
 )
 from relax_eg.rules.windows.layout_proofs import why_not_same_network
 from relax_eg.shapes import Dim
@@ -290,6 +293,11 @@ windows = RuleSet(
         _schema(
             "conv_by_transforms", "a convolution: the inverse Fourier transform of a product of transforms",
             _form(_by_transforms), large_convolutions, "approximate",
+        ),
+        Schema(
+            "windows_along_axes", "windows that overlap, over several axes: along one axis after the other",
+            "reassociate", frozenset(("pool",)), _form(windows_along_axes), frozenset(("reduce_window",)),
+            (windows_over_axes,),
         ),
     ),
 )  # fmt: skip

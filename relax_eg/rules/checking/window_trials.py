@@ -1,4 +1,4 @@
-"""The convolutions on which schemas about windows are tested, beside those of `schema_trials`."""
+"""The convolutions and poolings on which schemas about windows are tested, beside those of `schema_trials`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, const, var
 from relax_eg.ops import api as op
 from relax_eg.ops.codes import saturated
+from relax_eg.ops.record import call
 from relax_eg.rules.schemas import Trial, trial_of
 
 _ROUNDED = 1e-4  # chosen: error, as a share of the largest element, of rules that are not as accurate as a sum
@@ -91,6 +92,18 @@ def separable_convolutions(rng: np.random.Generator) -> Trial:
     u, v = _whole(rng, column, row)
     node = op.conv(x, const(u * v), steps, pads, groups=groups)
     return _trial(node, (x,), _whole(rng, images), _ROUNDED)
+
+
+def windows_over_axes(rng: np.random.Generator) -> Trial:
+    """A reduction of padded windows over two to four axes, with any strides, apart or not, of floats or integers."""
+    rank, dtype = int(rng.integers(2, 5)), ("float32", *_BYTES)[int(rng.integers(1 + len(_BYTES)))]
+    kinds = ["sum", "prod", "max", "min", *(["or", "and", "xor"] if dtype in _BYTES else [])]
+    window, steps, apart, between = ([int(n) for n in rng.integers(1, most, rank)] for most in (4, 3, 3, 3))
+    sizes = tuple(a * (k - 1) + 1 + int(rng.integers(0, 3)) for k, a in zip(window, apart, strict=True))
+    x = var("x", Tensor(sizes, dtype))
+    e = op.reduce_window(x, kinds[int(rng.integers(len(kinds)))], window, steps, _pads(rng, rank), apart)
+    e = call(e.op, e.args, {**dict(e.attrs), "input_dilation": tuple(between)})
+    return _trial(e, (x,), tuple(a.astype(dtype) for a in _whole(rng, sizes)), _SMALL)
 
 
 def large_convolutions(rng: np.random.Generator) -> Trial:
