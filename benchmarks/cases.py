@@ -165,6 +165,29 @@ def median_of_rows(x):
     return jnp.median(x, axis=1)
 
 
+def random_numbers(x, seed):
+    return x + jax.random.uniform(jax.random.key(seed), x.shape)
+
+
+def random_dropout(x, seed):
+    kept = jax.random.bernoulli(jax.random.key(seed), 0.9, x.shape)
+    return jnp.where(kept, x / 0.9, 0)
+
+
+def _uniform_by_hand(shape, seed):
+    """`jax.random.uniform` of float32 with the rounds of its hash, Threefry-2x32, written out."""
+    k0, k1 = jax.random.key_data(jax.random.key(seed))
+    keys = (k0, k1, k0 ^ k1 ^ jnp.uint32(0x1BD11BDA))
+    y = jax.lax.iota(jnp.uint32, shape[0] * shape[1]).reshape(shape) + k1
+    x = jnp.full(shape, k0)
+    for i in range(5):
+        for n in ((13, 15, 26, 6), (17, 29, 16, 24))[i % 2]:
+            x = x + y
+            y = x ^ ((y << n) | (y >> (32 - n)))
+        x, y = x + keys[(i + 1) % 3], y + keys[(i + 2) % 3] + jnp.uint32(i + 1)
+    return jax.lax.bitcast_convert_type(((x ^ y) >> 9) | jnp.uint32(0x3F800000), jnp.float32) - 1
+
+
 def _with_order_of_integers(x):
     """Floats as integers in the same order, and back."""
     sign = jnp.int32(0x7FFFFFFF)
@@ -370,6 +393,18 @@ CASES = [
         median_of_rows,
         ("n n",),
         {"of the rows sorted as integers": Form(_median_by_integers)},
+    ),
+    Case(
+        "random numbers",
+        random_numbers,
+        ("n n", "@ int32"),
+        {"hash written out": Form(lambda x, seed: x + _uniform_by_hand(x.shape, seed))},
+    ),
+    Case(
+        "random dropout",
+        random_dropout,
+        ("n n", "@ int32"),
+        {"hash written out": Form(lambda x, seed: jnp.where(_uniform_by_hand(x.shape, seed) < 0.9, x / 0.9, 0))},
     ),
     Case(
         "last-token logits",

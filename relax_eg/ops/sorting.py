@@ -116,8 +116,7 @@ def _sort_cost(site: Site) -> Counts:
     return Counts(product(site.shape(0)) * rounds * each, moved * rounds, moved * rounds)
 
 
-def slower_as_written(site: Site) -> float:
-    """Returns how many times as long a sort takes on CPUs where JAX lowers it."""
+def _slower(site: Site) -> float:
     return 1.0 if _packed_bits(site) is None else site["num_keys"] * _COMPARISON / _OF_INTEGERS
 
 
@@ -194,7 +193,7 @@ for _operator in (
     Operator("sort", ("*x",), _sort, _jax_sort, None,
              (Attribute("axis", omitted=-1, values=one_axis), Attribute("num_keys", default=1),
               Attribute("stable", default=True)), _sort_reference, _sort_cost,
-             capacity="sort", definition=_sort_definition,
+             capacity="sort", slower=_slower, definition=_sort_definition,
              doc="operands put in the ascending order of the first num_keys of them; a tuple where there are several"),
     Operator("top_k", ("x",), _top_k, _jax_top_k, None,
              (Attribute("k", "dims"), Attribute("axis", omitted=-1, values=one_axis)),

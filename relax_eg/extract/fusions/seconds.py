@@ -14,6 +14,7 @@ from relax_eg.extract.costs.sized_device import SizedDevice
 from relax_eg.extract.fusions.operators import MATMULS
 from relax_eg.ir.annotations import Annotation, dims_of
 from relax_eg.ops import Site
+from relax_eg.ops.random import is_unrolled_hash
 from relax_eg.ops.record import TABLE, operators_run_as
 from relax_eg.tir import PatternKind
 from relax_eg.tir.functions import TRANSCENDENTAL
@@ -29,6 +30,9 @@ PLAIN_SUMS = LIBRARY_SUMS | {"prod", "any", "all"}  # given: the reductions that
 # chosen: additions/s of XLA's own reductions, which add one element after the other (0.3 to 0.5 ns each on an Intel
 # Xeon, jax 0.10.2)
 _ONE_BY_ONE = 3e9
+# measured: operations of a hash that CPUs run in the time in which the profile counts one flop of elementwise code
+# (`python -m benchmarks.patterns --cases random`)
+_OF_HASH = 6.0
 # given: elements from which on a kernel of YNN's reduces with several cores (31,684 do not, 33,856 do; jax 0.10.2)
 SHARED_ELEMENTS = 32768
 # given: when XLA divides a loop among the cores of a CPU (`ParallelTaskAssigner`, by what jax 0.10.2 compiles): from so
@@ -107,7 +111,9 @@ def elements_of(model: SizedDevice, a: Annotation) -> Number:
 
 def loop_flops(model: SizedDevice, site: Site, result: Annotation, flops: Number) -> Number:
     """The flops of an operator in a loop. XLA turns division by a broadcast divisor into multiplication by its
-    reciprocal."""
+    reciprocal, and CPUs run several operations of a hash in the time of a flop."""
+    if model.profile.platform == "cpu" and is_unrolled_hash(site):
+        return flops / _OF_HASH
     if site.op != "divide" or site.shape(1) == tuple(dims_of(result)):
         return flops
     return math.prod(map(model.evaluate, dims_of(result)))
