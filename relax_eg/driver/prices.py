@@ -37,6 +37,7 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import split, static_expressions
 from relax_eg.ops import bytes_of, site_of
+from relax_eg.ops.partial_annotations import is_partial
 from relax_eg.ops.record import TABLE
 from relax_eg.shapes import Dim
 
@@ -197,9 +198,13 @@ def is_lowered_otherwise(module: Module, options: PriceOptions) -> bool:
 
 
 def _as_jax_lowers(e: Expr, is_in_loop: bool, size: Callable[[Dim], float]) -> ByJax:
-    record = TABLE.get(e.op)
-    slower = record.slower(site_of(e)) if record is not None and record.slower is not None else 1.0
-    return ByJax(slower * slower_in_loops(e) if is_in_loop else slower, copied_by_jax(e, size))
+    operator = TABLE.get(e.op)
+    slower = 1.0
+    if operator is not None and operator.slower is not None and not any(is_partial(a.annotation) for a in e.args):
+        slower = operator.slower(site_of(e), size)
+    if is_in_loop:
+        slower *= slower_in_loops(e)
+    return ByJax(slower, copied_by_jax(e, size))
 
 
 def _priced(module: Module, options: PriceOptions, binding: Sizes, is_written: bool) -> PricedModule:

@@ -147,7 +147,7 @@ def is_unrolled_hash(site: Site) -> bool:
     return site.op == "threefry2x32" or (site.op in _HASHING and site.dtype() == _FRY)
 
 
-def _slower(site: Site) -> float:
+def _slower(site: Site, size: Callable[[Dim], float]) -> float:
     return _ROLLED if is_unrolled_hash(site) else 1.0
 
 

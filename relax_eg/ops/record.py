@@ -105,10 +105,10 @@ class Operator:
     - `below`: for an operator whose elements are positions along an axis: the size of that axis.
     - `promised`: the operand whose elements a use promises to be positions along an axis, and the size of that axis;
       None for a use that promises nothing.
-    - `slower`: how many times as long as by `lower` it takes on CPUs where JAX lowers it, as the program is written;
-      None: as long.
     - `definition`: for an operator without `equations`: equations that state the result for proofs, and would compute
       it in much more work; None for a use that they do not cover.
+    - `slower`: how many times as long as by `lower` a use takes on CPUs where JAX lowers it, by a function that gives
+      the number for a size; None: as long.
     """
 
     name: str
@@ -126,8 +126,8 @@ class Operator:
     poles: bool = False
     below: Callable[[Site], Dim] | None = None
     promised: Callable[[Site], tuple[int, Dim] | None] | None = None
-    slower: Callable[[Site], float] | None = None
     definition: Callable[[Site, tuple[Buffer, ...]], TensorProgram | None] | None = None
+    slower: Callable[[Site, Callable[[Dim], float]], float] | None = None
 
     def __post_init__(self) -> None:
         if self.equations is None and (self.reference is None or self.cost is None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,7 @@ def _sort_cost(site: Site) -> Counts:
     return Counts(product(site.shape(0)) * rounds * each, moved * rounds, moved * rounds)
 
 
-def _slower(site: Site) -> float:
+def _slower_sort(site: Site, size: Callable[[Dim], float]) -> float:
     return 1.0 if _packed_bits(site) is None else site["num_keys"] * _COMPARISON / _OF_INTEGERS
 
 
@@ -193,7 +194,7 @@ for _operator in (
     Operator("sort", ("*x",), _sort, _jax_sort, None,
              (Attribute("axis", omitted=-1, values=one_axis), Attribute("num_keys", default=1),
               Attribute("stable", default=True)), _sort_reference, _sort_cost,
-             capacity="sort", slower=_slower, definition=_sort_definition,
+             capacity="sort", definition=_sort_definition, slower=_slower_sort,
              doc="operands put in the ascending order of the first num_keys of them; a tuple where there are several"),
     Operator("top_k", ("x",), _top_k, _jax_top_k, None,
              (Attribute("k", "dims"), Attribute("axis", omitted=-1, values=one_axis)),
