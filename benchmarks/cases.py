@@ -174,6 +174,10 @@ def random_dropout(x, seed):
     return jnp.where(kept, x / 0.9, 0)
 
 
+def softmax_of_float16(x):
+    return jax.nn.softmax(x.astype(jnp.float16))
+
+
 def _uniform_by_hand(shape, seed):
     """`jax.random.uniform` of float32 with the rounds of its hash, Threefry-2x32, written out."""
     k0, k1 = jax.random.key_data(jax.random.key(seed))
@@ -405,6 +409,12 @@ CASES = [
         random_dropout,
         ("n n", "@ int32"),
         {"hash written out": Form(lambda x, seed: jnp.where(_uniform_by_hand(x.shape, seed) < 0.9, x / 0.9, 0))},
+    ),
+    Case(
+        "softmax of float16",
+        softmax_of_float16,
+        ("n n",),
+        {"in float32": Form(lambda x: jax.nn.softmax(x.astype(jnp.float16).astype(jnp.float32)).astype(jnp.float16))},
     ),
     Case(
         "last-token logits",

@@ -33,6 +33,10 @@ _ONE_BY_ONE = 3e9
 # measured: operations of a hash that CPUs run in the time in which the profile counts one flop of elementwise code
 # (`python -m benchmarks.patterns --cases random`)
 _OF_HASH = 6.0
+_EXPONENTIALS = frozenset(("exp", "log"))
+# measured: how many times as long as of float32 these functions of float16 take on CPUs, where XLA's compiler
+# vectorises them in some kernels only: 0.8 to 4 times (`python -m benchmarks.patterns --cases float16`)
+_OF_FLOAT16 = 2.5
 # given: elements from which on a kernel of YNN's reduces with several cores (31,684 do not, 33,856 do; jax 0.10.2)
 SHARED_ELEMENTS = 32768
 # given: when XLA divides a loop among the cores of a CPU (`ParallelTaskAssigner`, by what jax 0.10.2 compiles): from so
@@ -114,6 +118,8 @@ def loop_flops(model: SizedDevice, site: Site, result: Annotation, flops: Number
     reciprocal, and CPUs run several operations of a hash in the time of a flop."""
     if model.profile.platform == "cpu" and is_unrolled_hash(site):
         return flops / _OF_HASH
+    if model.profile.platform == "cpu" and site.op in _EXPONENTIALS and site.dtype() == "float16":
+        return flops * _OF_FLOAT16
     if site.op != "divide" or site.shape(1) == tuple(dims_of(result)):
         return flops
     return math.prod(map(model.evaluate, dims_of(result)))
