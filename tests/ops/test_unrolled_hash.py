@@ -90,6 +90,13 @@ def test_exported_for_sizes_that_are_not_known(mode: bool, platforms: tuple[str,
     assert_same(exported.call(jax.random.key_data(KEY), jnp.ones((4, 6))), jax.random.bits(KEY, (4, 6)))
 
 
+def test_programs_for_gpus_are_as_before() -> None:
+    ours = jax.jit(lambda k: BITS(k, shape=(8,), bit_width=32))
+    texts = {p: str(jax.export.export(ours, platforms=(p,))(KEY).mlir_module()) for p in ("cpu", "cuda")}
+    assert "inlineable" in texts["cpu"] and "threefry2x32" not in texts["cpu"]
+    assert "inlineable" not in texts["cuda"] and "threefry2x32" in texts["cuda"]
+
+
 @pytest.mark.xla_defaults
 def test_readers_of_bits_do_not_compute_them_again() -> None:
     def several(key: Any, x: Any) -> Any:

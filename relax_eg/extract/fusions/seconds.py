@@ -115,7 +115,7 @@ def elements_of(model: SizedDevice, a: Annotation) -> Number:
 
 def loop_flops(model: SizedDevice, site: Site, result: Annotation, flops: Number) -> Number:
     """The flops of an operator in a loop. XLA turns division by a broadcast divisor into multiplication by its
-    reciprocal, and CPUs run several operations of a hash in the time of a flop."""
+    reciprocal. CPUs run several operations of a hash in the time of a flop, and longer functions of float16."""
     if model.profile.platform == "cpu" and is_unrolled_hash(site):
         return flops / _OF_HASH
     if model.profile.platform == "cpu" and site.op in _EXPONENTIALS and site.dtype() == "float16":
