@@ -167,6 +167,33 @@ def median_of_rows(x):
     return jnp.median(x, axis=1)
 
 
+def random_numbers(x, seed):
+    return x + jax.random.uniform(jax.random.key(seed), x.shape)
+
+
+def random_dropout(x, seed):
+    kept = jax.random.bernoulli(jax.random.key(seed), 0.9, x.shape)
+    return jnp.where(kept, x / 0.9, 0)
+
+
+def softmax_of_float16(x):
+    return jax.nn.softmax(x.astype(jnp.float16))
+
+
+def _uniform_by_hand(shape, seed):
+    """`jax.random.uniform` of float32 with the rounds of its hash, Threefry-2x32, written out."""
+    k0, k1 = jax.random.key_data(jax.random.key(seed))
+    keys = (k0, k1, k0 ^ k1 ^ jnp.uint32(0x1BD11BDA))
+    y = jax.lax.iota(jnp.uint32, shape[0] * shape[1]).reshape(shape) + k1
+    x = jnp.full(shape, k0)
+    for i in range(5):
+        for n in ((13, 15, 26, 6), (17, 29, 16, 24))[i % 2]:
+            x = x + y
+            y = x ^ ((y << n) | (y >> (32 - n)))
+        x, y = x + keys[(i + 1) % 3], y + keys[(i + 2) % 3] + jnp.uint32(i + 1)
+    return jax.lax.bitcast_convert_type(((x ^ y) >> 9) | jnp.uint32(0x3F800000), jnp.float32) - 1
+
+
 def _with_order_of_integers(x):
     """Floats as integers in the same order, and back."""
     sign = jnp.int32(0x7FFFFFFF)
@@ -415,6 +442,23 @@ CASES = [
     Case("running sums of rows", running_sums, ("n n",), {"a loop over columns": Form(_row_by_row)}),
     Case("places of the greatest of rows", places_of_greatest, ("n n",), {"by blocks": Form(_places_by_blocks)}),
     Case("sums of windows of 3 by 3", sums_of_windows, ("n n",), {"along each axis": Form(_sums_along_axes)}),
+        "random numbers",
+        random_numbers,
+        ("n n", "@ int32"),
+        {"hash written out": Form(lambda x, seed: x + _uniform_by_hand(x.shape, seed))},
+    ),
+    Case(
+        "random dropout",
+        random_dropout,
+        ("n n", "@ int32"),
+        {"hash written out": Form(lambda x, seed: jnp.where(_uniform_by_hand(x.shape, seed) < 0.9, x / 0.9, 0))},
+    ),
+    Case(
+        "softmax of float16",
+        softmax_of_float16,
+        ("n n",),
+        {"in float32": Form(lambda x: jax.nn.softmax(x.astype(jnp.float16).astype(jnp.float32)).astype(jnp.float16))},
+    ),
     Case(
         "last-token logits",
         last_token_logits,

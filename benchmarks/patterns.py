@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import typer
 from rich.console import Console
@@ -177,7 +178,8 @@ def check_equal(what: str, expected: Any, got: Any) -> None:
     for want, have in zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True):
         scale = float(np.max(np.abs(want), initial=1.0))
         error = float(np.max(np.abs(np.asarray(want) - np.asarray(have)), initial=0.0))
-        if want.shape != have.shape or not error <= 1e-4 * scale:
+        step = float(jnp.finfo(want.dtype).eps) if jnp.issubdtype(want.dtype, jnp.floating) else 0.0
+        if want.shape != have.shape or not error <= max(1e-4, step) * scale:
             raise SystemExit(f"{what} is wrong: off by {error:.2g} where values reach {scale:.2g}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["jax", "jnp", "lax", "primitives"]
+__all__ = ["core", "generators", "jax", "jnp", "lax", "primitives", "xla_metadata"]
 
 
 class _Lazy:
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     import jax
     import jax.numpy as jnp
     from jax import lax
+    from jax.experimental import xla_metadata
+    from jax.extend import core
+    from jax.extend import random as generators
     from jax.extend.core import primitives
 else:
     jax, jnp, lax = _Lazy("jax"), _Lazy("jax.numpy"), _Lazy("jax.lax")
-    primitives = _Lazy("jax.extend.core.primitives")
+    core, primitives = _Lazy("jax.extend.core"), _Lazy("jax.extend.core.primitives")
+    generators, xla_metadata = _Lazy("jax.extend.random"), _Lazy("jax.experimental.xla_metadata")

@@ -7,6 +7,7 @@ Philox-4x32 on the hosts and GPUs that programs here run on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from relax_eg.ops.lazy_jax import jax, lax, primitives
 from relax_eg.ops.partial_annotations import is_unknown
 from relax_eg.ops.record import Attribute, Operator, Site, deduce, register, routine_cost
 from relax_eg.ops.sizes import Dims, broadcast, need_equal, need_kind, need_same_dtype, product
+from relax_eg.ops.unrolled_hash import hash_on_cpu, on_keys
 from relax_eg.shapes import Dim
 from relax_eg.tir import Counts
 
@@ -28,6 +30,11 @@ Shape = tuple[int, ...]
 
 # given: operations on 32-bit integers for one hash: twenty rounds of three, and five key injections.
 _HASH = 120
+# measured: times as long that JAX's loop over the rounds of the hash takes on CPUs (`python -m benchmarks.patterns
+# --cases random`)
+_ROLLED = 3.0
+_FRY = f"key<{GENERATORS['threefry2x32']}>"
+_HASHING = frozenset(("random_bits", "random_split", "random_fold_in"))
 
 
 def jax_reference(lower: Callable[..., Any]) -> Callable[..., Any]:
@@ -135,6 +142,15 @@ def _for_each_result(site: Site) -> Dim:
     return product(sizes)
 
 
+def is_unrolled_hash(site: Site) -> bool:
+    """Whether an operator hashes by Threefry-2x32, whose rounds our lowering for CPUs writes out."""
+    return site.op == "threefry2x32" or (site.op in _HASHING and site.dtype() == _FRY)
+
+
+def _slower(site: Site, size: Callable[[Dim], float]) -> float:
+    return _ROLLED if is_unrolled_hash(site) else 1.0
+
+
 # --- lowering ---
 
 
@@ -149,20 +165,45 @@ def _jax_wrap(data: Any, *, impl: str) -> Any:
     return jax.random.wrap_key_data(data, impl=impl)
 
 
-def _jax_fold_in(keys: Any, messages: Any) -> Any:
+def _plain_fold_in(keys: Any, messages: Any) -> Any:
     return primitives.random_fold_in_p.bind(*jax_broadcast(keys, messages))
 
 
-def _jax_split(keys: Any, *, shape: tuple[int, ...]) -> Any:
+def _plain_split(keys: Any, *, shape: tuple[int, ...]) -> Any:
     return primitives.random_split_p.bind(keys, shape=shape)
 
 
-def _jax_bits(keys: Any, *, shape: tuple[int, ...], bit_width: int) -> Any:
+def _plain_bits(keys: Any, *, shape: tuple[int, ...], bit_width: int) -> Any:
     return primitives.random_bits_p.bind(keys, bit_width=bit_width, shape=shape)
 
 
-def _jax_hash(*xs: Any) -> Any:
+def _plain_hash(*xs: Any) -> Any:
     return tuple(primitives.threefry2x32_p.bind(*jax_broadcast(*xs)))
+
+
+def _jax_fold_in(keys: Any, messages: Any) -> Any:
+    if not _is_fry(keys):
+        return _plain_fold_in(keys, messages)
+    keys, messages = jax_broadcast(keys, messages)
+    return on_keys(_plain_fold_in, "fold_in", keys, messages, static=())
+
+
+def _jax_split(keys: Any, *, shape: tuple[int, ...]) -> Any:
+    plain = partial(_plain_split, shape=shape)
+    return on_keys(plain, "split", keys, static=(shape,)) if _is_fry(keys) else plain(keys)
+
+
+def _jax_bits(keys: Any, *, shape: tuple[int, ...], bit_width: int) -> Any:
+    plain = partial(_plain_bits, shape=shape, bit_width=bit_width)
+    return on_keys(plain, "random_bits", keys, static=(bit_width, shape)) if _is_fry(keys) else plain(keys)
+
+
+def _is_fry(keys: Any) -> bool:
+    return str(keys.dtype) == _FRY
+
+
+def _jax_hash(*xs: Any) -> Any:
+    return tuple(hash_on_cpu(_plain_hash, *jax_broadcast(*xs)))
 
 
 def _jax_generate(key: Any, *, shape: tuple[int, ...], dtype: str, algorithm: str) -> Any:
@@ -182,17 +223,17 @@ for _operator in (
              kernel="hash", capacity="elementwise", doc="keys from their words, the last axis"),
     Operator("random_unwrap", ("keys",), _unwrap, "jax.random.key_data", None, (), words_from_keys, _NO_HASHES,
              kernel="hash", capacity="elementwise", doc="the words of keys, as a new last axis"),
-    Operator("random_fold_in", ("keys", "data"), _fold_in, _jax_fold_in, None, (), jax_reference(_jax_fold_in),
-             _cost(_for_each_result), kernel="hash", capacity="elementwise",
+    Operator("random_fold_in", ("keys", "data"), _fold_in, _jax_fold_in, None, (), jax_reference(_plain_fold_in),
+             _cost(_for_each_result), kernel="hash", capacity="elementwise", slower=_slower,
              doc="the key that a key and an integer make, broadcast"),
-    Operator("random_split", ("keys",), _split, _jax_split, None, (_SHAPE,), jax_reference(_jax_split),
-             _cost(_for_each_result), kernel="hash", capacity="position_random",
+    Operator("random_split", ("keys",), _split, _jax_split, None, (_SHAPE,), jax_reference(_plain_split),
+             _cost(_for_each_result), kernel="hash", capacity="position_random", slower=_slower,
              doc="new keys from each key, as new last axes"),
     Operator("random_bits", ("keys",), _bits, _jax_bits, None, (_SHAPE, Attribute("bit_width")),
-             jax_reference(_jax_bits), _cost(_for_each_result), kernel="hash", capacity="position_random",
-             doc="random bits from each key as unsigned integers, as new last axes"),
-    Operator("threefry2x32", ("k0", "k1", "x0", "x1"), _hash, _jax_hash, None, (), jax_reference(_jax_hash),
-             _cost(_for_each_result), kernel="hash", capacity="elementwise",
+             jax_reference(_plain_bits), _cost(_for_each_result), kernel="hash", capacity="position_random",
+             slower=_slower, doc="random bits from each key as unsigned integers, as new last axes"),
+    Operator("threefry2x32", ("k0", "k1", "x0", "x1"), _hash, _jax_hash, None, (), jax_reference(_plain_hash),
+             _cost(_for_each_result), kernel="hash", capacity="elementwise", slower=_slower,
              doc="the hash Threefry-2x32 of two words under a key of two, broadcast"),
     Operator("rng_bit_generator", ("key",), _generate, _jax_generate, None,
              (_SHAPE, Attribute("dtype", values=DTYPES), Attribute("algorithm", default="default")),

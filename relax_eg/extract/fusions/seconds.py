@@ -14,6 +14,7 @@ from relax_eg.extract.costs.sized_device import SizedDevice
 from relax_eg.extract.fusions.operators import MATMULS
 from relax_eg.ir.annotations import Annotation, dims_of
 from relax_eg.ops import Site
+from relax_eg.ops.random import is_unrolled_hash
 from relax_eg.ops.record import TABLE, operators_run_as
 from relax_eg.tir import PatternKind
 from relax_eg.tir.functions import TRANSCENDENTAL
@@ -29,6 +30,13 @@ PLAIN_SUMS = LIBRARY_SUMS | {"prod", "any", "all"}  # given: the reductions that
 # chosen: additions/s of XLA's own reductions, which add one element after the other (0.3 to 0.5 ns each on an Intel
 # Xeon, jax 0.10.2)
 _ONE_BY_ONE = 3e9
+# measured: operations of a hash that CPUs run in the time in which the profile counts one flop of elementwise code
+# (`python -m benchmarks.patterns --cases random`)
+_OF_HASH = 6.0
+_EXPONENTIALS = frozenset(("exp", "log"))
+# measured: how many times as long as of float32 these functions of float16 take on CPUs, where XLA's compiler
+# vectorises them in some kernels only: 0.8 to 4 times (`python -m benchmarks.patterns --cases float16`)
+_OF_FLOAT16 = 2.5
 # given: elements from which on a kernel of YNN's reduces with several cores (31,684 do not, 33,856 do; jax 0.10.2)
 SHARED_ELEMENTS = 32768
 _POOLING = frozenset(("reduce_window",))
@@ -109,13 +117,23 @@ def elements_of(model: SizedDevice, a: Annotation) -> Number:
     return math.prod(map(model.evaluate, dims_of(a)))
 
 
-def loop_flops(model: SizedDevice, site: Site, result: Annotation, flops: Number) -> Number:
-    """The flops of an operator in a loop. XLA turns division by a broadcast divisor into multiplication by its
-    reciprocal, and reads windows that overlap along one axis in vectors."""
+def _share_on_cpu(model: SizedDevice, site: Site) -> float:
+    """How many flops of elementwise code take as long on CPUs as a flop of an operator: fewer of a hash, and of windows
+    that overlap along one axis, which are read in vectors; more of some functions of float16."""
     if site.op in _POOLING:
         each = [(n, s) for n, s in zip(site["window"], site["strides"], strict=True) if n != 1]
         is_vectorised = len(each) == 1 and model.representative(each[0][0]) > each[0][1]
-        return flops * (_ALONG_ONE_AXIS if is_vectorised and model.profile.platform == "cpu" else 1.0)
+        return _ALONG_ONE_AXIS if is_vectorised else 1.0
+    if is_unrolled_hash(site):
+        return 1 / _OF_HASH
+    return _OF_FLOAT16 if site.op in _EXPONENTIALS and site.dtype() == "float16" else 1.0
+
+
+def loop_flops(model: SizedDevice, site: Site, result: Annotation, flops: Number) -> Number:
+    """The flops of an operator in a loop. XLA turns division by a broadcast divisor into multiplication by its
+    reciprocal."""
+    if model.profile.platform == "cpu" and (share := _share_on_cpu(model, site)) != 1.0:
+        return flops * share
     if site.op != "divide" or site.shape(1) == tuple(dims_of(result)):
         return flops
     return math.prod(map(model.evaluate, dims_of(result)))

@@ -63,6 +63,15 @@ def quotient_of_exponentials(x: Any) -> Any:
     return op.exp(x) / row_sums(op.exp(x)), op.softmax(x)
 
 
+@_rule("x: *b n @ float16", when="n >= 1", tags=("softmax", "sum"))
+def softmax_of_float16_as_traced(x: Any) -> Any:
+    """jax.nn.softmax of float16, which sums in float32, is that of float32, rounded once"""
+    last = x.ndim - 1
+    raised = op.exp(x - op.expand_dims(op.max(x, last), last))
+    total = op.astype(row_sums(op.astype(raised, "float32")), "float16")
+    return raised / total, op.astype(op.softmax(op.astype(x, "float32")), "float16")
+
+
 @_rule("x: *b n", when="n >= 1", tags=("softmax", "log", "sum"))
 def log_softmax_as_traced(x: Any) -> Any:
     """s - log(sum(exp(s))) = log_softmax(x) for s = x - max(x), as jax.nn.log_softmax is traced"""
