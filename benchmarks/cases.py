@@ -442,6 +442,7 @@ CASES = [
     Case("running sums of rows", running_sums, ("n n",), {"a loop over columns": Form(_row_by_row)}),
     Case("places of the greatest of rows", places_of_greatest, ("n n",), {"by blocks": Form(_places_by_blocks)}),
     Case("sums of windows of 3 by 3", sums_of_windows, ("n n",), {"along each axis": Form(_sums_along_axes)}),
+    Case(
         "random numbers",
         random_numbers,
         ("n n", "@ int32"),
