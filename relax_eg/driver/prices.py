@@ -36,8 +36,7 @@ from relax_eg.extract.selection.weights import prepared_bytes
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import split, static_expressions
-from relax_eg.ops import bytes_of, site_of
-from relax_eg.ops.sorting import SORTS, slower_as_written
+from relax_eg.ops import bytes_of, expansions, site_of, sorting
 from relax_eg.shapes import Dim
 
 if TYPE_CHECKING:
@@ -197,8 +196,8 @@ def is_lowered_otherwise(module: Module, options: PriceOptions) -> bool:
 
 
 def _as_jax_lowers(e: Expr, is_in_loop: bool, size: Callable[[Dim], float]) -> ByJax:
-    slower = slower_as_written(site_of(e)) if e.op in SORTS else slower_in_loops(e) if is_in_loop else 1.0
-    return ByJax(slower, copied_by_jax(e, size))
+    slower = sorting.slower_as_written(site_of(e)) if e.op in sorting.SORTS else expansions.slower_as_written(e, size)
+    return ByJax(slower * (slower_in_loops(e) if is_in_loop else 1.0), copied_by_jax(e, size))
 
 
 def _priced(module: Module, options: PriceOptions, binding: Sizes, is_written: bool) -> PricedModule:

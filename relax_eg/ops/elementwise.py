@@ -13,7 +13,7 @@ from relax_eg.ops.attribute_values import DTYPES, one_of
 from relax_eg.ops.integers import power
 from relax_eg.ops.lazy_jax import lax
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
-from relax_eg.ops.scalar_lowerings import in_jax
+from relax_eg.ops.scalar_lowerings import in_xla
 from relax_eg.ops.sizes import ONE, Dims, broadcast, need_kind, need_same_dtype
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
@@ -110,7 +110,12 @@ def _deduction(function: str, accepts: str) -> Deduce:
 
 def broadcast_in_jax(function: str) -> Callable[..., Any]:
     """Returns a lowering that applies a scalar function to the broadcast operands."""
-    return lambda *arrays: in_jax(function)(*jax_broadcast(*arrays))
+
+    def lower(x: Any, *others: Any) -> Any:
+        by_number = others != () and others[-1].ndim == 0
+        return in_xla(function, x.dtype.name, by_number)(*jax_broadcast(x, *others))
+
+    return lower
 
 
 def _function(name: str) -> Callable[..., Scalar]:
