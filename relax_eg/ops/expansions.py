@@ -6,7 +6,7 @@ random numbers takes 4 to 7 times as long as here, one of small numbers as long,
 times or more (`python -m benchmarks.patterns --cases functions`).
 
 Functions of float32 are polynomials in float64, and rounded once: they are at most 0.51 units in the last place from
-the function, for all arguments (XLA's: 0.56 to 2.2). Remainders and quotients of integers are exact. As in all of
+the function, for all arguments (XLA's: 0.5 to 2.2). Remainders and quotients of integers are exact. As in all of
 XLA's programs for CPUs, floats below the normal ones count as 0.
 """
 
@@ -45,6 +45,7 @@ _HUGE, _TINY = 1e300, 1e-300  # given: floats far beyond those of float32, whose
 _DIGIT, _DIGITS = 27, 10
 # given: a third, and two thirds of the exponent of 1 in the bits of a float32, less what brings cube roots nearest
 _THIRD, _OFFSET = np.float32(1 / 3), np.float32(709921077)
+_MOST_POWER = np.float64(300.0)  # given: exponents of two beyond those of float32, which float64 has
 _TAN_OF_EIGHTH = math.tan(math.pi / 8)
 _PAST_FRACTION = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}  # given: numbers above which the last bit of a float counts 1
 
@@ -118,9 +119,9 @@ def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
 
 
 @functools.lru_cache(FEW_KEPT)
-def _fitted(function: Callable[[Any], Any], degree: int, end: float) -> tuple[float, ...]:
-    """The coefficients of the polynomial that equals a function at the Chebyshev points of 0..`end`."""
-    found = np.polynomial.Chebyshev.interpolate(function, degree, domain=[0.0, end])
+def _fitted(function: Callable[[Any], Any], degree: int, end: float, start: float = 0.0) -> tuple[float, ...]:
+    """The coefficients of the polynomial that equals a function at the Chebyshev points of `start`..`end`."""
+    found = np.polynomial.Chebyshev.interpolate(function, degree, domain=[start, end])
     return tuple(map(float, found.convert(kind=np.polynomial.Polynomial).coef))
 
 
@@ -210,7 +211,7 @@ def _angle(y: Any, x: Any) -> Any:
     high, low = (jnp.minimum(f(high, low), _HUGE) for f in (jnp.maximum, jnp.minimum))
     is_turned = low > _TAN_OF_EIGHTH * high
     over = jnp.where(is_turned, low - high, low)
-    slope = over / jnp.maximum(jnp.where(is_turned, low + high, high), _TINY)
+    slope = over * (1.0 / jnp.maximum(jnp.where(is_turned, low + high, high), _TINY))  # `_quotient` says why
     square = slope * slope
     found = slope + slope * (square * _polynomial(square, _fitted(_arctangent_less_slope, 6, _TAN_OF_EIGHTH**2)))
     found = found + jnp.where(is_turned, math.pi / 4, 0.0)
@@ -240,12 +241,17 @@ def _atan(x: Any) -> Any:
 
 def _asin(x: Any) -> Any:
     wide = lax.convert_element_type(x, "float64")
-    return jnp.where(x == 0, x, _angle(wide, jnp.sqrt((1.0 - wide) * (1.0 + wide))))
+    return jnp.where(x == 0, x, _angle(wide, _other_leg(wide)))
 
 
 def _acos(x: Any) -> Any:
     wide = lax.convert_element_type(x, "float64")
-    return _angle(jnp.sqrt((1.0 - wide) * (1.0 + wide)), wide)
+    return _angle(_other_leg(wide), wide)
+
+
+def _other_leg(x: Any) -> Any:
+    """√(1 - x²), as a product with one reader of the root: `_quotient` says why."""
+    return 0.5 * jnp.sqrt(4.0 * ((1.0 - x) * (1.0 + x)))
 
 
 # --- roots ---
@@ -262,6 +268,52 @@ def _cube_root(x: Any) -> Any:
         found = found * ((cube + 2.0 * wide) / (2.0 * cube + wide))
     found = lax.convert_element_type(found, "float32")
     return jnp.where((size >= jnp.finfo("float32").tiny) & (size < math.inf), jnp.where(x < 0, -found, found), x)
+
+
+# --- powers ---
+
+
+def _power(x: Any, y: Any) -> Any:
+    """2 to the power y log2(|x|), with the sign that numpy gives it, and numpy's results for 0, 1 and infinities."""
+    base, exponent = (lax.convert_element_type(v, "float64") for v in (x, y))
+    size, whole = jnp.abs(base), lax.floor(exponent) == exponent
+    is_odd = whole & (lax.floor(0.5 * exponent) != 0.5 * exponent)
+    logarithm = jnp.where(size == 0, -math.inf, jnp.where(size < math.inf, _log2(size), size))
+    found = _exp2(jnp.where((size == 1) & whole, 0.0, exponent * logarithm))
+    found = jnp.where(_is_negative(base) & is_odd, -found, found)
+    found = jnp.where((base < 0) & (size < math.inf) & ~whole, math.nan, found)
+    return lax.convert_element_type(jnp.where((exponent == 0) | (base == 1), 1.0, found), "float32")
+
+
+def _log2(x: Any) -> Any:
+    """The logarithm of a positive normal number: that of a number in √½..√2, and an exponent."""
+    bits, mantissa, bias = lax.bitcast_convert_type(x, "int64"), _ALL - 1, np.int64(1023 << (_ALL - 1))
+    exponent = lax.shift_right_logical(bits - np.float64(math.sqrt(0.5)).view(np.int64) + bias, np.int64(mantissa))
+    number = lax.bitcast_convert_type(exponent | np.float64(2.0**52).view(np.int64), "float64") - (2.0**52 + 1023)
+    near = lax.bitcast_convert_type(bits - (exponent << mantissa) + bias, "float64")
+    slope = (near - 1.0) * (1.0 / (near + 1.0))
+    square = slope * slope
+    found = slope + slope * (square * _polynomial(square, _fitted(_half_log_less_slope, 6, 0.0295)))
+    return number + (2.0 / math.log(2.0)) * found
+
+
+def _half_log_less_slope(square: Any) -> Any:
+    """(atanh(s) / s - 1) / s², as a function of s²."""
+    slope = np.sqrt(square)
+    return (np.arctanh(slope) / slope - 1.0) / square
+
+
+def _exp2(x: Any) -> Any:
+    x = lax.clamp(-_MOST_POWER, x, _MOST_POWER)
+    n = _rounded(x)
+    f = x - n
+    scale = lax.bitcast_convert_type(n + (_PAST_FRACTION[64] + 1023), "int64") << (_ALL - 1)
+    return (1.0 + f * _polynomial(f, _fitted(_exp2_slope, 7, 0.5, -0.5))) * lax.bitcast_convert_type(scale, "float64")
+
+
+def _exp2_slope(f: Any) -> Any:
+    """(2 to the power f - 1) / f."""
+    return np.expm1(f * math.log(2.0)) / f
 
 
 # --- quotients of integers ---
@@ -315,8 +367,9 @@ EXPANSIONS: dict[str, tuple[Expansion, ...]] = {
     "tan": (Expansion(_tangent, _FLOAT32, 0.6, 8.0),),
     "atan": (Expansion(_atan, _FLOAT32, 0.6, 6.0),),
     "atan2": (Expansion(_atan2, _FLOAT32, 0.5, 10.0),),
-    "asin": (Expansion(_asin, _FLOAT32, 0.5, 8.0),),
-    "acos": (Expansion(_acos, _FLOAT32, 0.5, 8.0),),
+    "asin": (Expansion(_asin, _FLOAT32, 0.5, 6.0),),
+    "acos": (Expansion(_acos, _FLOAT32, 0.5, 5.0),),
+    "power": (Expansion(_power, _FLOAT32, 1.0, 2.5),),
     "cbrt": (Expansion(_cube_root, _FLOAT32, 0.7, 8.0),),
     "int_divide": (Expansion(_quotient, _INTEGERS, 0.7, 4.0, by_number=False),),
     "remainder": (
