@@ -17,7 +17,7 @@ from relax_eg.ops.expansions import EXPANSIONS, expansion_of
 
 NUMPY = {
     "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
-    "atan2": np.arctan2, "cbrt": np.cbrt, "power": np.power, "remainder": np.fmod,
+    "atan2": np.arctan2, "cbrt": np.cbrt, "remainder": np.fmod,
 }  # fmt: skip
 QUOTIENTS = {"divide": integers.quotient, "remainder": integers.remainder}
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
@@ -50,9 +50,6 @@ def arguments(name: str) -> list[np.ndarray[Any, Any]]:
     x = floats()
     x = x / np.max(np.abs(x)) if name in ("asin", "acos") else x
     x = np.concatenate([x, np.tanh(floats(1)[-5000:])])
-    if name == "power":
-        x = np.random.default_rng(3).normal(size=1 << 16).astype(np.float32)
-        return [np.exp(10 * x), np.random.default_rng(2).permuted(x)]
     return [x, np.random.default_rng(2).permuted(x)][: len(get(name).parameters)]
 
 
@@ -61,11 +58,8 @@ def test_floats_are_rounded_correctly_for_all_arguments(name: str) -> None:
     xs = arguments(name)
     wanted = NUMPY[name](*(x.astype(np.float64) for x in xs))
     found, is_normal = np.asarray(ours(name)(*xs)), np.abs(wanted) >= np.finfo("float32").tiny
-    is_normal &= np.abs(wanted) <= np.finfo("float32").max
     assert units(found[is_normal], wanted[is_normal]) <= CLOSE
-    with np.errstate(over="ignore"):
-        others = wanted[~is_normal].astype("float32")
-    np.testing.assert_allclose(found[~is_normal], others, atol=np.finfo("float32").tiny)
+    assert np.abs(found[~is_normal]).max(initial=0) <= np.finfo("float32").tiny
 
 
 ENDS = np.float32([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, -4.0, 1e30, -1e30, np.inf, -np.inf, np.nan])
