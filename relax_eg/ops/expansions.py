@@ -44,8 +44,9 @@ _HUGE, _TINY = 1e300, 1e-300  # given: floats far beyond those of float32, whose
 # given: bits after the first one that a product with a float32 leaves room for, and digits of the quotient 2²⁵⁴ of the
 # largest float32 by the smallest normal one
 _DIGIT, _DIGITS = 27, 10
-# given: a third, and two thirds of the exponent of 1 in the bits of a float32, less what brings cube roots nearest
-_THIRD, _OFFSET = np.float32(1 / 3), np.float32(709921077)
+# given: a third, and two thirds of the exponent of 1 in the bits of a float32, less what is on average between a third
+# of the bits and those of the cube root (FreeBSD's `cbrtf`)
+_THIRD, _OFFSET = np.float32(1 / 3), np.float32(709958130)
 _TAN_OF_EIGHTH = math.tan(math.pi / 8)
 _PAST_FRACTION = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}  # given: numbers above which the last bit of a float counts 1
 

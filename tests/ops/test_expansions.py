@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 
 import relax_eg as rx
+from relax_eg.backend.lowering.scalar_functions import apply_function
 from relax_eg.ops import get, integers
 from relax_eg.ops.expansions import EXPANSIONS, expansion_of
 
@@ -182,3 +183,10 @@ def test_lengths_that_are_not_known_at_capacity() -> None:
         x, y = jax.random.normal(jax.random.key(n), (3, n)), jnp.arange(3 * n, dtype=jnp.int32).reshape(3, n)
         assert jnp.allclose(best(x, y)[0], jnp.sin(x).sum(-1), atol=1e-3)
         assert (best(x, y)[1] == y // (y + 1)).all()
+
+
+def test_tensor_programs_use_them_and_kernels_of_pallas_do_not() -> None:
+    x = jnp.ones(2000)
+    for in_kernel in (False, True):
+        lowered = jax.jit(lambda x, k=in_kernel: apply_function("sin", (x,), (), in_kernel=k)).lower(x).as_text()
+        assert ("f64" in lowered) is not in_kernel
