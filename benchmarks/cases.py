@@ -194,6 +194,43 @@ def _uniform_by_hand(shape, seed):
     return jax.lax.bitcast_convert_type(((x ^ y) >> 9) | jnp.uint32(0x3F800000), jnp.float32) - 1
 
 
+def sine_of_elements(x):
+    return jnp.sin(x)
+
+
+def angles_of_points(y, x):
+    return jnp.arctan2(y, x)
+
+
+def left_of_periods(x, y):
+    return x % y
+
+
+def quotients_of_integers(i, j):
+    return i // (j + 1)
+
+
+def _sine_by_two_polynomials(x):
+    """Cephes' sine of float32: a quarter turn in three parts, and the polynomial of the quadrant."""
+    k = jnp.round(x * np.float32(2 / np.pi))
+    for part in (1.5703125, 4.837512969970703125e-4, 7.54978995489188e-8):
+        x = x - k * np.float32(part)
+    square, quadrant = x * x, k.astype(jnp.int32)
+    sine = x + x * square * ((-1.9515296e-4 * square + 8.3321609e-3) * square - 1.6666655e-1)
+    cosine = ((2.4433157e-5 * square - 1.3887316e-3) * square + 4.1666646e-2) * square * square - 0.5 * square + 1
+    found = jnp.where(quadrant & 1 == 1, cosine, sine)
+    return jnp.where(quadrant & 2 == 2, -found, found)
+
+
+def _by_numpy(function):
+    return lambda x, y: jax.pure_callback(function, jax.ShapeDtypeStruct(x.shape, x.dtype), x, y)
+
+
+def _quotients_of_floats(i, j):
+    """Of integers below 2²⁴, whose quotients in float32 are exact once they are floored."""
+    return jnp.floor((i + np.float32(0.5)) / (j + 1)).astype(i.dtype)
+
+
 def _with_order_of_integers(x):
     """Floats as integers in the same order, and back."""
     sign = jnp.int32(0x7FFFFFFF)
@@ -422,6 +459,17 @@ CASES = [
             {"b": b},
         )
         for b in (8, 256)
+    ),
+    Case("functions: sin(x)", sine_of_elements, ("n n",), {"Cephes": Form(_sine_by_two_polynomials)}),
+    Case(
+        "functions: atan2(y, x)", angles_of_points, ("n n",) * 2, {"by numpy on the host": Form(_by_numpy(np.arctan2))}
+    ),
+    Case("functions: x % y", left_of_periods, ("n n",) * 2, {"by numpy on the host": Form(_by_numpy(np.mod))}),
+    Case(
+        "functions: i // j",
+        quotients_of_integers,
+        ("n n @ int32",) * 2,
+        {"of floats": Form(_quotients_of_floats)},
     ),
     Case("sorted rows", sorted_rows, ("n n",), {"as integers": Form(_with_order_of_integers)}),
     Case(

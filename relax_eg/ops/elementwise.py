@@ -10,10 +10,11 @@ from relax_eg.dtypes import NUMBERS, is_integer, kind
 from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.attribute_values import DTYPES, one_of
+from relax_eg.ops.expansions import EXPANSIONS, slower_as_written
 from relax_eg.ops.integers import power
 from relax_eg.ops.lazy_jax import lax
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
-from relax_eg.ops.scalar_lowerings import in_jax
+from relax_eg.ops.scalar_lowerings import in_xla
 from relax_eg.ops.sizes import ONE, Dims, broadcast, need_kind, need_same_dtype
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
@@ -110,7 +111,12 @@ def _deduction(function: str, accepts: str) -> Deduce:
 
 def broadcast_in_jax(function: str) -> Callable[..., Any]:
     """Returns a lowering that applies a scalar function to the broadcast operands."""
-    return lambda *arrays: in_jax(function)(*jax_broadcast(*arrays))
+
+    def lower(x: Any, *others: Any) -> Any:
+        by_number = others != () and others[-1].ndim == 0
+        return in_xla(function, x.dtype.name, by_number)(*jax_broadcast(x, *others))
+
+    return lower
 
 
 def _function(name: str) -> Callable[..., Scalar]:
@@ -137,6 +143,7 @@ def elementwise(
             pointwise(_function(record.name)),
             doc=doc or words,
             poles="poles" in record.traits.split(),
+            slower=slower_as_written if record.name in EXPANSIONS else None,
         )
     )
 
@@ -173,6 +180,7 @@ register(
         broadcast_in_jax("int_divide"),
         pointwise(_by_dtype("int_divide", "divide")),
         poles=True,
+        slower=slower_as_written,
         doc="x / y; integer quotients are truncated",
     )
 )

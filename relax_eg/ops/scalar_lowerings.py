@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from relax_eg.dtypes import kind
+from relax_eg.ops.expansions import Expansion, expanded, expansion_of
 from relax_eg.ops.integers import magnitude, product, quotient, remainder, square
 from relax_eg.ops.lazy_jax import jnp, lax, primitives
 from relax_eg.tir.functions import FUNCTIONS
@@ -20,6 +21,19 @@ from relax_eg.tir.functions import FUNCTIONS
 def in_jax(fn: str) -> Callable[..., Any]:
     """Returns the JAX function that computes a scalar function on arrays of equal shapes."""
     return NOT_IN_LAX.get(fn) or getattr(lax, FUNCTIONS[fn].primitive)
+
+
+def in_xla(fn: str, dtype: str, by_number: bool = False) -> Callable[..., Any]:
+    """Returns the function that computes a scalar function in a program for XLA: that of `in_jax`, by its expansion on
+    CPUs where it has one for arguments of `dtype`. `by_number`: whether the last argument is one number
+    for all elements."""
+    expansion = expansion_of(fn, dtype, by_number)
+    return in_jax(fn) if expansion is None else _expanded(fn, expansion)
+
+
+@lru_cache(1 << 8)  # more than there are expansions
+def _expanded(fn: str, expansion: Expansion) -> Callable[..., Any]:
+    return expanded(in_jax(fn), expansion)
 
 
 def _floor_divide(x: Any, y: Any) -> Any:

@@ -24,7 +24,7 @@ _OTHERS = {
     "extract/profiles/devices.py", "extract/fusions/cpu.py",
     "tir/functions.py", "tir/__init__.py", "tir/values.py", "tir/reader.py", "tir/exact.py", "ops/api.py",
     "ops/api_library.py", "ops/elementwise.py", "ops/triton.py", "ir/python_syntax.py",
-    "ops/scalar_lowerings.py", "driver/laws/grammars.py", "driver/laws/tables.py",
+    "ops/expansions.py", "ops/scalar_lowerings.py", "driver/laws/grammars.py", "driver/laws/tables.py",
     "frontends/jax/primitives.py", "frontends/onnx/folding.py",
     "frontends/stablehlo/sizes.py", "frontends/stablehlo/operations.py",
     "rules/book/movement.py", "rules/format.py", "rules/checking/judge.py", "rules/verify_formal/compose.py",

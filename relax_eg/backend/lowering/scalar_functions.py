@@ -15,7 +15,7 @@ from jax import lax
 from relax_eg.dtypes import dtype_of, kind
 from relax_eg.ops.elementwise import converted
 from relax_eg.ops.integers import power
-from relax_eg.ops.scalar_lowerings import in_jax
+from relax_eg.ops.scalar_lowerings import in_jax, in_xla
 from relax_eg.tir import Const, Scalar
 from relax_eg.tir.expr import ReduceKind
 from relax_eg.tir.functions import FUNCTIONS, REDUCTIONS
@@ -24,15 +24,18 @@ from relax_eg.tir.functions import identity as identity_of
 Array: TypeAlias = Any
 
 
-def apply_function(fn: str, args: Sequence[Array], terms: Sequence[Scalar]) -> Array:
-    """The scalar function `fn` of `FUNCTIONS` on arrays `args`, the values of `terms`."""
+def apply_function(fn: str, args: Sequence[Array], terms: Sequence[Scalar], *, in_kernel: bool = False) -> Array:
+    """The scalar function `fn` of `FUNCTIONS` on arrays `args`, the values of `terms`. `in_kernel`: whether Pallas
+    compiles it, in place of XLA."""
     if fn == "integer_pow":
         return power(args[0], _constant(terms[1]))
     if fn == "reduce_precision":
         return lax.reduce_precision(args[0], _constant(terms[1]), _constant(terms[2]))
     if fn.startswith("bits_as_"):
         return lax.bitcast_convert_type(args[0], fn.removeprefix("bits_as_"))
-    return in_jax(fn)(*args)
+    if in_kernel:
+        return in_jax(fn)(*args)
+    return in_xla(fn, args[0].dtype.name, by_number=any(isinstance(t, Const) for t in terms[1:]))(*args)
 
 
 def _constant(term: Scalar) -> int:

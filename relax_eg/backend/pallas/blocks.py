@@ -153,7 +153,8 @@ class Blocks:
         such as the quotient."""
         if FUNCTIONS[term.fn].widens:
             parts = [_convert(v, "float32") if a.dtype in HALF else v for v, a in zip(parts, term.args, strict=True)]
-        return _convert(self.pointwise(lambda *xs: apply_function(term.fn, xs, term.args), *parts), term.dtype)
+        found = self.pointwise(lambda *xs: apply_function(term.fn, xs, term.args, in_kernel=True), *parts)
+        return _convert(found, term.dtype)
 
     def position(self, dim: Dim) -> LoopValue:
         """An index as int32."""

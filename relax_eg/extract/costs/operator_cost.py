@@ -296,7 +296,7 @@ class OperatorCost(SizedDevice):
             return NodeCost(flops, moved, 0, LEAST + elements / p.transpose_rate)
         if site.op in _COPIES:
             return NodeCost(flops, moved, 1, p.launch + p.move(moved))
-        rate = p.scalar_rate.get(site.op, p.vector_rate)
+        rate = self.loop_rate(site.op, site.operands)
         if not launches:
             work = loop_flops(self, site, result, flops)
             return NodeCost(flops, moved, 0, LEAST + work / rate + _FUSED_SHARE * p.move(moved))
@@ -347,7 +347,7 @@ class OperatorCost(SizedDevice):
     def effort(self, op: str, placed: ProgramUse) -> Effort:
         """The arithmetic of the tensor program of operator `op`."""
         done = work_of(placed.program)
-        rate = self.profile.scalar_rate.get(op, self.profile.vector_rate)
+        rate = self.loop_rate(op, placed.program.inputs)
         if self.profile.tap_rate and adds_neighbours(placed.program):
             rate = self.profile.tap_rate
         other = maximum(0, self.number(done.other_flops, placed.sizes))
@@ -472,7 +472,7 @@ class OperatorCost(SizedDevice):
             if e.op in STORED:
                 seconds += inside.stored_seconds(within, e.annotation, count, 0)
             else:
-                seconds += count / p.scalar_rate.get(e.op, p.vector_rate)
+                seconds += count / self.loop_rate(e.op, within.operands)
         moved: Number = self.evaluate(bytes_moved(site, result))
         if callable(library.cost):
             of_library = library.cost

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from relax_eg.extract.costs.numbers import Number, evaluate, is_column, maximum
 from relax_eg.extract.profiles.profile import Profile
+from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ops.expansions import Expansion, expansion_of
 from relax_eg.shapes import Dim
+from relax_eg.tir import Buffer
 
 ASSUMED_SIZE = 128  # chosen: value of a size variable that is not bound
 
@@ -33,3 +36,13 @@ class SizedDevice:
         """The value of a size at the binding, of many bindings at the last one: by it fusions are decided for all."""
         found = self.evaluate(d)
         return float(found[-1] if is_column(found) else found)
+
+    def expansion(self, op: str, operands: Sequence[Annotation | Buffer]) -> Expansion | None:
+        """What the device runs of an operator's loop in place of the scalar function of JAX; None where it does not."""
+        first = operands[0] if operands and self.profile.platform == "cpu" else None
+        return expansion_of(op, first.dtype) if isinstance(first, (Tensor, Buffer)) else None
+
+    def loop_rate(self, op: str, operands: Sequence[Annotation | Buffer]) -> float:
+        """The flop/s, of the flops that its record counts, of an operator's loop over arrays of known types."""
+        found, p = self.expansion(op, operands), self.profile
+        return p.scalar_rate.get(op, p.vector_rate) if found is None else found.share * p.vector_rate

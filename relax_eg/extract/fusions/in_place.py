@@ -102,10 +102,11 @@ def _loop_seconds(
     if place.is_library:
         moved = sum((model.evaluate(bytes_of(a)) for a in site.operands), model.evaluate(bytes_of(result)))
         return maximum(flops / p.vector_rate, _BLOCKED * moved / p.cache_bandwidth)
-    is_vectorised = site.op not in p.scalar_rate and pattern_kind(site) in ARITHMETIC
-    if is_vectorised:
+    is_expanded = model.expansion(site.op, site.operands) is not None
+    is_vectorised = (is_expanded or site.op not in p.scalar_rate) and pattern_kind(site) in ARITHMETIC
+    if is_vectorised and not is_expanded:
         flops = choose(flops >= TRANSCENDENTAL * elements, _IN_LOOPS, 1.0) * flops
-    seconds = share * flops / p.scalar_rate.get(site.op, p.vector_rate)
+    seconds = share * flops / model.loop_rate(site.op, site.operands)
     if is_vectorised and place.in_turn:
         seconds = _IN_TURN * seconds
     if site.op in PLAIN_SUMS:
