@@ -35,10 +35,9 @@ _ALL = 53  # given: bits of a float64
 _PARTS = 4  # given: factors that `_turns` multiplies by, which serve 85 exponents of two
 # given: exponent from which on all bits before the one at `_SKIPPED` add even numbers of turns
 _SKIPPED, _FAR = 61, 85
-# measured: elements below which the functions of JAX take no longer: a program of a thousand operations is handed to
-# another thread, and XLA counts all of an expansion but not what a library does (`python -m benchmarks.patterns --cases
-# functions`)
-_FEW = 1000
+# measured: elements below which the functions of JAX take no longer: XLA counts all operations of an expansion, but not
+# those of a library, so from 1,500 elements on it wakes other cores (`python -m benchmarks.patterns --cases functions`)
+_FEW = 5000
 _HUGE, _TINY = 1e300, 1e-300  # given: floats far beyond those of float32, whose quotients are numbers
 # given: bits after the first one that a product with a float32 leaves room for, and digits of the quotient 2²⁵⁴ of the
 # largest float32 by the smallest normal one

@@ -25,8 +25,8 @@ def in_jax(fn: str) -> Callable[..., Any]:
 
 def in_xla(fn: str, dtype: str, by_number: bool = False) -> Callable[..., Any]:
     """Returns the function that computes a scalar function in a program for XLA: that of `in_jax`, by its expansion on
-    CPUs where it has one for arguments of `dtype`. `by_number`: whether the last argument is one number
-    for all elements."""
+    CPUs where it has one for arguments of `dtype`. `by_number`: whether the last argument is one number for all
+    elements."""
     expansion = expansion_of(fn, dtype, by_number)
     return in_jax(fn) if expansion is None else _expanded(fn, expansion)
 
