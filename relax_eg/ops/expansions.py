@@ -25,6 +25,7 @@ from relax_eg.dtypes import HALF, dtype_of, names_where
 from relax_eg.limits import FEW_KEPT
 from relax_eg.ops.integers import product
 from relax_eg.ops.lazy_jax import jax, jnp, lax
+from relax_eg.ops.on_cpus import on_cpus
 from relax_eg.ops.record import Site
 from relax_eg.shapes import Dim
 
@@ -93,13 +94,7 @@ def expanded(plain: Callable[..., Any], expansion: Expansion) -> Callable[..., A
         with jax.enable_x64(True):
             return lax.convert_element_type(expansion.compute(*xs), dtype)
 
-    once = jax.jit(compute)  # traced once for arguments of the same types
-
-    @jax.custom_jvp
-    def run(*xs: Any) -> Any:
-        return lax.platform_dependent(*xs, cpu=once, default=plain)
-
-    run.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
+    run = on_cpus(jax.jit(compute), plain)  # traced once for arguments of the same types
     return lambda *xs: (plain if _is_small(xs[0].shape) else run)(*xs)
 
 

@@ -30,7 +30,7 @@ from relax_eg.memo import Memo
 from relax_eg.plain_data import read_record
 from relax_eg.store import Store
 
-FORMAT = 3  # given: version of the entries, and of what a quick calibration measures
+FORMAT = 4  # given: version of the entries, and of what a quick calibration measures
 FEWEST, MOST = 4, 512  # chosen: programs from which on something is learned, and the most that are kept
 # The fields of a profile that do not decide what it predicts, or are learned.
 _ASIDE = ("name", "modes", "corrections", "doubts", "calibrated", "machine", "measured", "notes")
