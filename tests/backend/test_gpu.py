@@ -290,8 +290,7 @@ def test_where_kernels_of_ours_are_lowered_in_one_program(monkeypatch: pytest.Mo
 @with_plugin
 def test_a_whole_program_and_what_is_told_of_it(tmp_path: Path) -> None:
     target = replace(profile("h100"), pallas=False)
-    specs, none = ("b 4 s 64 @ bfloat16",) * 3, rx.RuleSet("none")
-    best = rx.optimize(attention, *specs, at={"b": 1, "s": 256}, target=target, rules=none)
+    best = rx.optimize(attention, *("b 4 s 64 @ bfloat16",) * 3, at={"b": 1, "s": 256}, target=target)
     made = best.compile("h100", ptx=True)
     (found,) = made.programs
     (executable,) = found.executables
@@ -388,10 +387,7 @@ def test_sizes_that_are_missing_or_too_large() -> None:
         assert str(e.value).replace("256.0", "256") == text
     with pytest.raises(BoundsError):
         best.compile("h100", at={"n": 0})
-    kernels = rx.optimize(
-        lambda x: jax.nn.relu(x @ x.T) @ x, "n 64", at={"n": 128}, execution="kernels", target="a100",
-        rules=rx.rules.fusion,
-    )  # fmt: skip
+    kernels = rx.optimize(lambda x: jax.nn.relu(x @ x.T) @ x, "n 64", at={"n": 128}, execution="kernels", target="a100")
     with pytest.raises(OptionError) as e:
         kernels.compile("h100", at={"n": 1 << 19})
     is_told = "for what lies between its kernels, as planned); h100 has 79.11 GiB" in str(e.value)
