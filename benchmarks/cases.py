@@ -17,6 +17,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.xla_metadata import set_xla_metadata
 
+from benchmarks.forms_on_cpus import (
+    by_numpy,
+    median_by_integers,
+    places_by_blocks,
+    places_by_numpy,
+    product_first,
+    product_in_int32,
+    quotients_of_floats,
+    reversed_first,
+    row_by_row,
+    sine_by_two_polynomials,
+    sums_along_axes,
+    uniform_by_hand,
+    with_order_of_integers,
+)
+
 Function = Callable[..., Any]
 
 
@@ -180,20 +196,6 @@ def softmax_of_float16(x):
     return jax.nn.softmax(x.astype(jnp.float16))
 
 
-def _uniform_by_hand(shape, seed):
-    """`jax.random.uniform` of float32 with the rounds of its hash, Threefry-2x32, written out."""
-    k0, k1 = jax.random.key_data(jax.random.key(seed))
-    keys = (k0, k1, k0 ^ k1 ^ jnp.uint32(0x1BD11BDA))
-    y = jax.lax.iota(jnp.uint32, shape[0] * shape[1]).reshape(shape) + k1
-    x = jnp.full(shape, k0)
-    for i in range(5):
-        for n in ((13, 15, 26, 6), (17, 29, 16, 24))[i % 2]:
-            x = x + y
-            y = x ^ ((y << n) | (y >> (32 - n)))
-        x, y = x + keys[(i + 1) % 3], y + keys[(i + 2) % 3] + jnp.uint32(i + 1)
-    return jax.lax.bitcast_convert_type(((x ^ y) >> 9) | jnp.uint32(0x3F800000), jnp.float32) - 1
-
-
 def sine_of_elements(x):
     return jnp.sin(x)
 
@@ -210,53 +212,6 @@ def quotients_of_integers(i, j):
     return i // (j + 1)
 
 
-def _sine_by_two_polynomials(x):
-    """Cephes' sine of float32: a quarter turn in three parts, and the polynomial of the quadrant."""
-    k = jnp.round(x * np.float32(2 / np.pi))
-    for part in (1.5703125, 4.837512969970703125e-4, 7.54978995489188e-8):
-        x = x - k * np.float32(part)
-    square, quadrant = x * x, k.astype(jnp.int32)
-    sine = x + x * square * ((-1.9515296e-4 * square + 8.3321609e-3) * square - 1.6666655e-1)
-    cosine = ((2.4433157e-5 * square - 1.3887316e-3) * square + 4.1666646e-2) * square * square - 0.5 * square + 1
-    found = jnp.where(quadrant & 1 == 1, cosine, sine)
-    return jnp.where(quadrant & 2 == 2, -found, found)
-
-
-def _by_numpy(function):
-    return lambda x, y: jax.pure_callback(function, jax.ShapeDtypeStruct(x.shape, x.dtype), x, y)
-
-
-def _quotients_of_floats(i, j):
-    """Of integers below 2²⁴, whose quotients in float32 are exact once they are floored."""
-    return jnp.floor((i + np.float32(0.5)) / (j + 1)).astype(i.dtype)
-
-
-def _with_order_of_integers(x):
-    """Floats as integers in the same order, and back."""
-    sign = jnp.int32(0x7FFFFFFF)
-    bits = jax.lax.bitcast_convert_type(x, jnp.int32)
-    order = jnp.sort(jnp.where(bits < 0, bits ^ sign, bits), axis=1)
-    return jax.lax.bitcast_convert_type(jnp.where(order < 0, order ^ sign, order), jnp.float32)
-
-
-def _places_by_numpy(x):
-    places = jax.ShapeDtypeStruct(x.shape, jnp.int32)
-    return jax.pure_callback(lambda x: np.argsort(x, axis=1, kind="stable").astype(np.int32), places, x)
-
-
-def _median_by_integers(x):
-    order, n = _with_order_of_integers(x), x.shape[1]
-    return (order[:, (n - 1) // 2] + order[:, n // 2]) / 2
-
-
-def _product_first(x, w):
-    return jax.lax.optimization_barrier(x @ w).T
-
-
-def _reversed_first(x, w):
-    return jax.lax.optimization_barrier(w @ x).T
-
-
 def product_of_bytes(a, b):
     return a @ b
 
@@ -269,28 +224,8 @@ def running_sums(x):
     return jnp.cumsum(x, axis=1)
 
 
-def _row_by_row(x):
-    return jax.lax.scan(lambda total, column: (total + column,) * 2, jnp.zeros_like(x[:, 0]), x.T)[1].T
-
-
 def places_of_greatest(x):
     return jnp.argmax(x, axis=1)
-
-
-def _places_by_blocks(x):
-    blocks = x.reshape(x.shape[0], -1, 32)
-    block = blocks.max(2).argmax(1)
-    return block * 32 + jnp.take_along_axis(blocks, block[:, None, None], 1)[:, 0].argmax(1)
-
-
-def _product_in_int32(a, b):
-    return jnp.matmul(a, b, preferred_element_type=jnp.int32).astype(a.dtype)
-
-
-def _sums_along_axes(x):
-    for window in (3, 1), (1, 3):
-        x = jax.lax.reduce_window(x, 0.0, jax.lax.add, window, (1, 1), "SAME")
-    return x
 
 
 def last_token_logits(h, w):
@@ -445,7 +380,7 @@ CASES = [
             f"transpose of a product, (X@W)', {b} rows",
             transpose_of_product,
             ("b n", "n n"),
-            {"product, then its transpose": Form(_product_first)},
+            {"product, then its transpose": Form(product_first)},
             {"b": b},
         )
         for b in (8, 256)
@@ -455,52 +390,50 @@ CASES = [
             f"product of two transposes, X'@W', {b} rows",
             product_of_two_transposes,
             ("n b", "n n"),
-            {"(W@X)'": Form(_reversed_first)},
+            {"(W@X)'": Form(reversed_first)},
             {"b": b},
         )
         for b in (8, 256)
     ),
-    Case("functions: sin(x)", sine_of_elements, ("n n",), {"Cephes": Form(_sine_by_two_polynomials)}),
+    Case("functions: sin(x)", sine_of_elements, ("n n",), {"Cephes": Form(sine_by_two_polynomials)}),
     Case(
-        "functions: atan2(y, x)", angles_of_points, ("n n",) * 2, {"by numpy on the host": Form(_by_numpy(np.arctan2))}
+        "functions: atan2(y, x)", angles_of_points, ("n n",) * 2, {"by numpy on the host": Form(by_numpy(np.arctan2))}
     ),
-    Case("functions: x % y", left_of_periods, ("n n",) * 2, {"by numpy on the host": Form(_by_numpy(np.mod))}),
+    Case("functions: x % y", left_of_periods, ("n n",) * 2, {"by numpy on the host": Form(by_numpy(np.mod))}),
     Case(
         "functions: i // j",
         quotients_of_integers,
         ("n n @ int32",) * 2,
-        {"of floats": Form(_quotients_of_floats)},
+        {"of floats": Form(quotients_of_floats)},
     ),
-    Case("sorted rows", sorted_rows, ("n n",), {"as integers": Form(_with_order_of_integers)}),
+    Case("sorted rows", sorted_rows, ("n n",), {"as integers": Form(with_order_of_integers)}),
     Case(
         "argsort of rows",
         places_of_sorted_rows,
         ("n n",),
-        {"by numpy on the host": Form(_places_by_numpy)},
+        {"by numpy on the host": Form(places_by_numpy)},
     ),
     Case(
         "median of rows",
         median_of_rows,
         ("n n",),
-        {"of the rows sorted as integers": Form(_median_by_integers)},
+        {"of the rows sorted as integers": Form(median_by_integers)},
     ),
-    Case(
-        "product of small integers, A@B", product_of_bytes, ("n n @ int8",) * 2, {"in int32": Form(_product_in_int32)}
-    ),
-    Case("running sums of rows", running_sums, ("n n",), {"a loop over columns": Form(_row_by_row)}),
-    Case("places of the greatest of rows", places_of_greatest, ("n n",), {"by blocks": Form(_places_by_blocks)}),
-    Case("sums of windows of 3 by 3", sums_of_windows, ("n n",), {"along each axis": Form(_sums_along_axes)}),
+    Case("product of small integers, A@B", product_of_bytes, ("n n @ int8",) * 2, {"in int32": Form(product_in_int32)}),
+    Case("running sums of rows", running_sums, ("n n",), {"a loop over columns": Form(row_by_row)}),
+    Case("places of the greatest of rows", places_of_greatest, ("n n",), {"by blocks": Form(places_by_blocks)}),
+    Case("sums of windows of 3 by 3", sums_of_windows, ("n n",), {"along each axis": Form(sums_along_axes)}),
     Case(
         "random numbers",
         random_numbers,
         ("n n", "@ int32"),
-        {"hash written out": Form(lambda x, seed: x + _uniform_by_hand(x.shape, seed))},
+        {"hash written out": Form(lambda x, seed: x + uniform_by_hand(x.shape, seed))},
     ),
     Case(
         "random dropout",
         random_dropout,
         ("n n", "@ int32"),
-        {"hash written out": Form(lambda x, seed: jnp.where(_uniform_by_hand(x.shape, seed) < 0.9, x / 0.9, 0))},
+        {"hash written out": Form(lambda x, seed: jnp.where(uniform_by_hand(x.shape, seed) < 0.9, x / 0.9, 0))},
     ),
     Case(
         "softmax of float16",

@@ -16,12 +16,20 @@ def on_cpus(ours: Callable[..., Any], plain: Callable[..., Any]) -> Callable[...
     """The function `ours` on CPUs and `plain` elsewhere, with the derivatives of `plain`. Both take arrays and return
     the same."""
 
-    @jax.custom_jvp
-    def run(*xs: Any) -> Any:
+    def lowered_on_cpus(*xs: Any) -> Any:
         return lax.platform_dependent(*xs, cpu=ours, default=plain)
 
+    run = jax.custom_jvp(jax.jit(lowered_on_cpus))
     run.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
     return run
+
+
+def plain_jaxpr(eqn: Any) -> Any:
+    """What the function `plain` computes, a jaxpr, of an equation that `on_cpus` made; None for other equations."""
+    if eqn.params.get("name") != "lowered_on_cpus":
+        return None
+    by_platform = [e.params["branches"] for e in eqn.params["jaxpr"].eqns if "branches_platforms" in e.params]
+    return by_platform[0][-1] if by_platform else None
 
 
 def is_at_least(size: Any, least: int) -> bool:

@@ -12,6 +12,8 @@ import pytest
 from jax import lax
 
 import relax_eg as rx
+from relax_eg.backend.lowering.lower import run_function
+from relax_eg.frontends import trace_function
 from relax_eg.ops import get
 
 INTEGERS = ("bool", "int8", "uint8", "int16", "uint16")
@@ -235,3 +237,11 @@ def test_programs_with_positions_replace_those_as_written() -> None:
     best = rx.optimize(lambda x: jnp.argmax(x, 1), "64 4096", target="cpu")
     assert best.report.predicted_gain > 1.3 and not best.report.kept_as_written
     assert rx.optimize(lambda x: jnp.argmax(x, 0), "64 4096", target="cpu").report.kept_as_written
+
+
+@pytest.mark.parametrize("fn", [jnp.cos, jnp.argsort, jnp.cumsum, lambda x: jnp.argmax(x, 1), lambda x: jnp.arctan2(x, x)])
+def test_what_cpus_run_is_read_back_as_the_operator(fn: Any) -> None:
+    """Also where JAX sees a program that we lowered."""
+    once = trace_function(fn, ("n 256",)).module
+    again = trace_function(lambda x: run_function(once, once.main, [x]), ("n 256",)).module
+    assert [e.op for e in again.main.expressions()] == [e.op for e in once.main.expressions()]

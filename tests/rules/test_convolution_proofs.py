@@ -26,6 +26,8 @@ def conv(image: tuple[int, ...], kernel: tuple[int, ...], *attrs: Any, **more: A
 
 
 def proposals(schema: Schema, node: Expr) -> tuple[Expr, ...]:
+    if node.op not in schema.operators:
+        return ()
     return schema.proposals(node, ModuleAnswers({}, (), postorder((node,))))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from relax_eg.frontends.symbolic import SymbolicSizes
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
+from relax_eg.ops.on_cpus import plain_jaxpr
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim
 
@@ -77,7 +78,10 @@ STATEFUL = ("rng_uniform",)
 
 def called_jaxpr(eqn: Any) -> Any:
     """The function, a jaxpr, that an equation only calls. None for other equations, and for a call that specifies the
-    sharding of its operands or results, which must not be inlined."""
+    sharding of its operands or results, which must not be inlined. Of an operator that we lower otherwise on CPUs it is
+    the function of JAX, from which the operator is read back."""
+    if (plain := plain_jaxpr(eqn)) is not None:
+        return plain
     params = eqn.params
     shardings = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
     if any(type(s).__name__ != "UnspecifiedValue" for s in shardings):
