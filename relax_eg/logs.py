@@ -228,6 +228,7 @@ def notice_if_long(text: str) -> Generator[None]:
         yield
     finally:
         timer.cancel()
+        timer.join()  # no thread is left behind
 
 
 def shorten_plugin_errors() -> None:
