@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ops.lazy_jax import core, generators, jax, lax, primitives, xla_metadata
+from relax_eg.ops.lazy_jax import core, generators, jax, primitives, xla_metadata
+from relax_eg.ops.on_cpus import on_cpus
 
 # given: the rotations of four rounds, of the next four, and the constant of the key schedule (Salmon et al., 2011)
 _ROTATIONS, _PARITY = ((13, 15, 26, 6), (17, 29, 16, 24)), 0x1BD11BDA
@@ -28,7 +29,7 @@ _IMPL = "threefry2x32"  # JAX's name of the generator
 
 def hash_on_cpu(plain: Callable[..., Any], k0: Any, k1: Any, x0: Any, x1: Any) -> Any:
     """The pair of words that `plain`, JAX's hash, gives for words of equal shapes."""
-    return lax.platform_dependent(k0, k1, x0, x1, cpu=partial(_held, _hash, 0), default=plain)
+    return on_cpus(partial(_held, _hash, 0), plain)(k0, k1, x0, x1)
 
 
 def on_keys(plain: Callable[..., Any], method: str, keys: Any, *operands: Any, static: tuple[Hashable, ...]) -> Any:
@@ -45,7 +46,7 @@ def on_keys(plain: Callable[..., Any], method: str, keys: Any, *operands: Any, s
         made = plain(keys, *operands)
         return jax.random.key_data(made) if jax.dtypes.issubdtype(made.dtype, jax.dtypes.prng_key) else made
 
-    made = lax.platform_dependent(keys, *operands, cpu=on_cpu, default=words)
+    made = on_cpus(on_cpu, words)(keys, *operands)
     return made if method == "random_bits" else jax.random.wrap_key_data(made, impl=_IMPL)
 
 

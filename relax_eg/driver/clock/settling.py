@@ -12,7 +12,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
@@ -354,7 +354,9 @@ class Settling(Generic[C]):
         self.straight = None
         if self._trials.setdefault(key, trial) is not trial:  # another thread made the first call, too
             return result
-        if not self._serving and self._ends_as_known(trial, (self._serving,)):
+        outcome = None if self._serving else self._known_outcome(trial)
+        if outcome is not None and outcome.is_chosen_faster:  # the chosen program is compiled
+            self._end_as_known(trial, outcome)
             return result
         wide = has_x64()  # a setting of this thread
 
@@ -364,7 +366,9 @@ class Settling(Generic[C]):
                     self._contestants[1 - self._serving].compile(given, named, key)
                 if self._serving and not self._doubts():
                     self._finish(self._contestants[0])
-                elif not self._ends_as_known(trial, (0, 1)):
+                elif (found := self._known_outcome(trial) if self._serving else outcome) is not None:
+                    self._end_as_known(trial, found)
+                else:
                     trial.is_compiled = True
             except Exception as e:
                 self._give_up(trial, e)
@@ -372,16 +376,15 @@ class Settling(Generic[C]):
         self._start(work)
         return result
 
-    def _ends_as_known(self, trial: _Trial, compiled: Sequence[int]) -> bool:
-        """Ends a trial whose outcome an earlier process found, if the winner is one of those that are `compiled`;
-        returns whether it did."""
+    def _known_outcome(self, trial: _Trial) -> TrialOutcome | None:
+        """What an earlier process found of a trial."""
         known = self._known()
-        outcome = None if known is None else known.read(trial.at, self._is_bound)
-        if outcome is None or (winner := int(not outcome.is_chosen_faster)) not in compiled:
-            return False
-        trial.outcome, trial.winner = outcome, winner
+        return None if known is None else known.read(trial.at, self._is_bound)
+
+    def _end_as_known(self, trial: _Trial, outcome: TrialOutcome) -> None:
+        """Ends a trial as an earlier process did. The winner is compiled."""
+        trial.outcome, trial.winner = outcome, int(not outcome.is_chosen_faster)
         self._end(trial, "as known of an earlier process")
-        return True
 
     def _give_up(self, trial: _Trial, error: Exception) -> None:
         trial.winner = self._serving
