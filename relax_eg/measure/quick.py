@@ -1,4 +1,4 @@
-"""A quick calibration: the rates of a machine, from some forty small programs in some four seconds.
+"""A quick calibration: the rates of a machine, from some forty small programs in some six seconds.
 
 `measure.calibrate` times ten times as many programs in two minutes. What these few do not tell is taken from the
 profile that ships, in proportion (`measure.fits.fit_few`), so its errors are larger, and the profile says so.
@@ -7,8 +7,8 @@ profile that ships, in proportion (`measure.fits.fit_few`), so its errors are la
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import jax.numpy as jnp
 
@@ -17,13 +17,10 @@ from relax_eg.extract.profiles.profile import Profile
 from relax_eg.measure import figures
 from relax_eg.measure.device import default_profile, measured_here
 from relax_eg.measure.fits import fit_few
-from relax_eg.measure.timing import time_in_passes
+from relax_eg.measure.timing import time_until_confirmed
 
-SECONDS, PASSES = 0.04, 2  # chosen: seconds of samples for each figure, and passes over all
-# chosen: quantile of the samples of a figure. Of few samples, the lower quartile may be of a disturbed moment.
-QUANTILE = 0.1
-# chosen: share of the time in which an undisturbed process runs; it runs all the time, on one core or more
-_UNDISTURBED = 0.85
+SECONDS, PASSES = 0.02, 8  # chosen: seconds of samples of a figure in each pass, and passes at most
+_UNSURE = 1 / 8  # chosen: share of figures that no second pass confirms, above which the machine was disturbed
 DISTURBED = "measured while other work ran"
 NAME = "calibrated quickly"
 _READ = (1 << 26, 1 << 24, 1 << 22, 1 << 20, 1 << 18)  # chosen: bytes of each of the two arrays that are read
@@ -40,7 +37,7 @@ _MATMULS = (
 
 
 def calibrate_quickly() -> Profile:
-    """The profile of JAX's default device, a CPU, from few measurements. It takes some four seconds.
+    """The profile of JAX's default device, a CPU, from few measurements. It takes some six seconds.
 
     It runs in a thread of its own, so it may be called while JAX traces.
     """
@@ -63,10 +60,10 @@ def calibrate_quickly() -> Profile:
 
 def _calibrated() -> Profile:
     start = default_profile()
-    calls: dict[str, Callable[[], object]] = {f.name: f.compiled() for f in few_figures(start)}
-    wall, busy = time.perf_counter(), time.process_time()
-    times = time_in_passes(calls, SECONDS, PASSES, lambda _: None, QUANTILE)
-    is_disturbed = time.process_time() - busy < _UNDISTURBED * (time.perf_counter() - wall)
+    with ThreadPoolExecutor() as pool:  # XLA compiles without the interpreter's lock
+        calls = dict(pool.map(lambda f: (f.name, f.compiled()), few_figures(start)))
+    times, unsure = time_until_confirmed(calls, SECONDS, PASSES)
+    is_disturbed = len(unsure) > _UNSURE * len(times)
     return measured_here(
         fit_few(start, times),
         name=f"{start.name}, {NAME}",

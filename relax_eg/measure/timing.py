@@ -19,6 +19,7 @@ import scipy
 # chosen: one sample repeats a call until it lasts about this long, so that the cost of reading the clock is negligible
 SAMPLE_SECONDS = 0.003
 FEWEST_ROUNDS, MOST_ROUNDS = 12, 201  # chosen: rounds in which programs take turns
+CONFIRMED = 1.1  # chosen: largest factor between the lowest time of a call and that of the pass that confirms it
 
 Call = Callable[[], Any]
 Samples = dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]
@@ -42,10 +43,10 @@ def time_interleaved(calls: Mapping[str, Call], seconds: float, seed: int = 0) -
 
 
 def time_in_passes(
-    calls: Mapping[str, Call], seconds: float, passes: int, progress: Callable[[str], None], quantile: float = 0.25
+    calls: Mapping[str, Call], seconds: float, passes: int, progress: Callable[[str], None]
 ) -> dict[str, float]:
-    """The seconds of each call: the lower quartile of samples, or another quantile, over about `seconds` for each call,
-    taken in several passes over all calls. `progress(name)` is called before each call is timed in each pass."""
+    """The seconds of each call: the lower quartile of samples over about `seconds` for each call, taken in several
+    passes over all calls. `progress(name)` is called before each call is timed in each pass."""
     repeats: dict[str, int] = {}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(passes):
@@ -53,11 +54,30 @@ def time_in_passes(
             progress(name)
             if name not in repeats:
                 repeats[name] = _repeats(call)
-            end = time.perf_counter() + seconds / passes
-            samples[name] += [_sample(call, repeats[name]) for _ in range(2)]
-            while time.perf_counter() < end:
-                samples[name].append(_sample(call, repeats[name]))
-    return {name: float(np.quantile(found, quantile)) for name, found in samples.items()}
+            samples[name] += _samples(call, repeats[name], seconds / passes)
+    return {name: float(np.quantile(found, 0.25)) for name, found in samples.items()}
+
+
+def time_until_confirmed(calls: Mapping[str, Call], seconds: float, passes: int) -> tuple[dict[str, float], list[str]]:
+    """The seconds of each call, and the names of the calls for which they are unsure.
+
+    The seconds are the lowest of samples over about `seconds` in each pass. A call is timed in two passes or more,
+    until another pass confirms the lowest time within `CONFIRMED`; after this many passes it counts as unsure. So
+    time is spent on the calls that were disturbed only.
+    """
+    repeats = {name: _repeats(call) for name, call in calls.items()}
+    lowest: dict[str, list[float]] = {name: [] for name in calls}
+
+    def is_unsure(name: str) -> bool:
+        first, *others = sorted(lowest[name])
+        return not others or others[0] > CONFIRMED * first
+
+    unsure = list(calls)
+    for _ in range(passes):
+        for name in unsure:
+            lowest[name].append(min(_samples(calls[name], repeats[name], seconds)))
+        unsure = list(filter(is_unsure, unsure))
+    return {name: min(found) for name, found in lowest.items()}, unsure
 
 
 def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int]:
@@ -78,6 +98,15 @@ def _sample(call: Call, repeats: int) -> float:
     for _ in range(repeats):
         jax.block_until_ready(call())
     return (time.perf_counter() - start) / repeats
+
+
+def _samples(call: Call, repeats: int, seconds: float) -> list[float]:
+    """The seconds of a call in samples that take about `seconds`, two samples or more."""
+    end = time.perf_counter() + seconds
+    found = [_sample(call, repeats) for _ in range(2)]
+    while time.perf_counter() < end:
+        found.append(_sample(call, repeats))
+    return found
 
 
 def _repeats(call: Call) -> int:

@@ -20,7 +20,7 @@ from relax_eg.extract.costs.matmuls import Matmul, calling_seconds, matmul_secon
 from relax_eg.extract.fusions.seconds import SHARED_BYTES, SHARED_ELEMENTS
 from relax_eg.extract.profiles.devices import CPU, PROFILES
 from relax_eg.extract.profiles.profile import PROFILE_VERSION, Profile
-from relax_eg.measure import calibrate, figures, fits, quick
+from relax_eg.measure import calibrate, figures, fits, quick, timing
 from relax_eg.measure.device import this_machine
 
 pytestmark = pytest.mark.xla_defaults
@@ -151,6 +151,28 @@ def test_few_figures_tell_the_rates_of_another_machine() -> None:
     assert [p.in_order_factor(rows, 4096, 1e6) for rows in (8, 16)] == [about(1.0), about(1.8)]
     assert [p.in_order_factor(*at, 1e6) for at in ((16, 4000), (1, 4096), (64, 4096))] == [1.0, 1.0, 1.0]
     assert (p.conv_factor, p.factor_share, p.scalar_rate) == (CPU.conv_factor, CPU.factor_share, CPU.scalar_rate)
+
+
+def test_only_disturbed_figures_are_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each entry is the lowest time of a call in one pass, in seconds."""
+    passes = {"quiet": [1.0, 1.05], "disturbed once": [3.0, 1.0, 1.08], "always": [8.0, 4.0, 2.0, 1.0]}
+    left = {name: iter(found) for name, found in passes.items()}
+    monkeypatch.setattr(timing, "_repeats", lambda call: 1)
+    monkeypatch.setattr(timing, "_samples", lambda call, repeats, seconds: [9.0, next(left[call()])])
+    calls = {name: (lambda name=name: name) for name in passes}
+    times, unsure = timing.time_until_confirmed(calls, 0.0, 4)
+    assert (set(times.values()), unsure) == ({1.0}, ["always"])
+    assert all(next(rest, None) is None for rest in left.values())  # each was timed as often as it has entries
+
+
+def test_a_disturbed_machine_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything, names = times_of(CPU), [f.name for f in quick.few_figures(CPU)]
+    times = {name: everything[name] for name in names}
+    monkeypatch.setattr(quick, "few_figures", lambda p: [])
+    for unsure, notes in ((names[:1], "measured in seconds"), (names[:9], quick.DISTURBED)):
+        monkeypatch.setattr(quick, "time_until_confirmed", lambda calls, *a, unsure=unsure: (times, unsure))
+        p = quick.calibrate_quickly()
+        assert p.notes.startswith(notes) and bool(p.doubts) == (notes != quick.DISTURBED)
 
 
 def test_every_figure_has_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
