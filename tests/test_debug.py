@@ -123,7 +123,7 @@ def test_stages_are_told_from_level_two(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_a_line_says_what_a_long_search_is(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    said = "relax_eg: searching for a faster program of product (RELAX_EG_DEBUG=2 shows the phases)"
+    said = "searching for a faster program of product (RELAX_EG_DEBUG=2 shows the phases)"
     rx.optimize(product, *SPECS, at={"n": 8})
     assert said not in caplog.messages
     monkeypatch.setattr(relax_eg.logs, "_LONG", 0.0)
