@@ -192,15 +192,14 @@ def _price_of_whole(read: Dump, request: BlockRequest) -> Callable[[Sequence[int
     """The price of a choice's program by the kernels that XLA makes of it: seconds of a call, summed over the bindings
     in units of the first program that is priced."""
     options, block, first = request.options, request.block, list[float]()
+    # One for all choices: most operators are the same in them.
+    models = [WholeCost(options.profile, b, request.functions, unusable=request.unusable) for b in request.bindings]
 
     def price(choice: Sequence[int]) -> float:
         values = read.decode_with_rules(choice)[0]
         bindings = tuple(replace(b, value=v) for b, v in zip(block.bindings, values, strict=True))
         function = Function("block", (), (replace(block, bindings=bindings, dataflow=False),), values[0])
-        seconds: list[float] = []
-        for b in request.bindings:
-            model = WholeCost(options.profile, b, request.functions, unusable=request.unusable)
-            seconds.append(float(function_seconds(function, model, options)))
+        seconds = [float(function_seconds(function, model, options)) for model in models]
         first[:] = first or seconds
         return sum(x / base for x, base in zip(seconds, first, strict=True))
 

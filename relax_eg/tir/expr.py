@@ -119,9 +119,9 @@ class Scalar(metaclass=_Terms):
     @property
     def key(self) -> tuple[Any, ...]:
         """What distinguishes the term from others of its class: the arguments that build it."""
-        return tuple([getattr(self, name) for name in _arguments(type(self))])
+        return self.__reduce__()[1]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[Scalar], tuple[Any, ...]]:
         return type(self), tuple([getattr(self, name) for name in _arguments(type(self))])
 
     def __add__(self, other: ScalarLike) -> Scalar:
