@@ -370,20 +370,23 @@ def postorder(roots: Iterable[Expr], stop: Callable[[Expr], bool] | None = None)
     seen: set[Expr] = set()
     order: list[Expr] = []
     for root in roots:
-        stack: list[tuple[Expr, int]] = [(root, 0)]
-        while stack:
-            e, i = stack.pop()
-            if i == 0 and e in seen:
-                continue
-            seen.add(e)
-            args = () if stop is not None and stop(e) else e.args
-            while i < len(args) and args[i] in seen:
-                i += 1
-            if i < len(args):
-                stack.append((e, i + 1))
-                stack.append((args[i], 0))
-            else:
+        # The nodes on the way down, each behind the iterator that it came from.
+        way: list[Expr] = []
+        rest: list[Iterator[Expr]] = [iter((root,))]
+        while rest:
+            for e in rest[-1]:
+                if e in seen:
+                    continue
+                seen.add(e)
+                if e.args and (stop is None or not stop(e)):
+                    way.append(e)
+                    rest.append(iter(e.args))
+                    break
                 order.append(e)
+            else:
+                rest.pop()
+                if way:
+                    order.append(way.pop())
     return order
 
 
