@@ -92,6 +92,13 @@ def _compile_once(backend: Any, module: Any, devices: Any, options: Any, callbac
 compiler.backend_compile_and_load = _compile_once
 
 
+@pytest.fixture
+def nothing_compiled_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that count executables."""
+    monkeypatch.setattr(compiler, "backend_compile_and_load", _compile)
+    _compiled.clear()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     global _quickly
     _quickly = os.environ.get("RELAX_EG_XLA") != "default" and item.get_closest_marker("xla_defaults") is None
