@@ -1,11 +1,13 @@
-"""A bounded table of results found before."""
+"""Tables: a bounded one of results found before, and one of objects that exist once."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -34,3 +36,21 @@ class Memo(OrderedDict[K, V]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Memo, (self.most,), None, None, iter(self.items())
+
+
+class Interned(WeakValueDictionary[K, V]):
+    """A table of the objects of a kind that are compared by identity: one for each key, as long as something else holds
+    it. Tables of this kind are made once, by modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Reentrant: garbage collection may run code that adds to the table while the lock is held.
+        self._lock = threading.RLock()
+        os.register_at_fork(
+            before=self._lock.acquire, after_in_parent=self._lock.release, after_in_child=self._lock.release
+        )
+
+    def add(self, key: K, made: V) -> V:
+        """Returns the object of `key`: `made`, unless another thread was quicker."""
+        with self._lock:
+            return self.setdefault(key, made)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
 from relax_eg.driver.options import ASSUMED_SIZE, Options
 from relax_eg.driver.prices import function_seconds, kernel_cost
@@ -38,6 +38,19 @@ from relax_eg.rules.replacements import advice
 _OWN_SHARE = 0.7
 
 
+@dataclass(slots=True)
+class WholePrices:
+    """Seconds of a call of programs of one block, by the kernels that XLA makes of them. The extractions for a block
+    price many programs twice, and those that differ have most operators in common.
+
+    - `models`: the model at each binding; none before the first program.
+    - `seconds`: by the values of a program, its seconds at each binding.
+    """
+
+    models: list[WholeCost] = field(default_factory=list[WholeCost])
+    seconds: dict[tuple[Expr, ...], list[float]] = field(default_factory=dict[tuple[Expr, ...], list[float]])
+
+
 @dataclass(frozen=True, slots=True)
 class BlockRequest:
     """What the values of a block are extracted for.
@@ -59,6 +72,7 @@ class BlockRequest:
     - `names`: the names of kernels; those made here are added.
     - `is_again`: the e-graph was extracted from before; callers have their proposals from that time, and need no second
       form.
+    - `whole`: the prices of whole programs that were asked for.
     """
 
     function: str
@@ -75,6 +89,7 @@ class BlockRequest:
     clock: Clock
     names: Names
     is_again: bool
+    whole: WholePrices = field(default_factory=WholePrices)
 
     @property
     def bindings(self) -> list[dict[str, int]]:
@@ -191,16 +206,18 @@ def extract_operators(read: Dump, request: BlockRequest) -> ExtractedBlock:
 def _price_of_whole(read: Dump, request: BlockRequest) -> Callable[[Sequence[int]], float]:
     """The price of a choice's program by the kernels that XLA makes of it: seconds of a call, summed over the bindings
     in units of the first program that is priced."""
-    options, block, first = request.options, request.block, list[float]()
+    options, block, whole, first = request.options, request.block, request.whole, list[float]()
+    if not whole.models:
+        make = partial(WholeCost, options.profile, functions=request.functions, unusable=request.unusable)
+        whole.models = [make(b) for b in request.bindings]
 
     def price(choice: Sequence[int]) -> float:
-        values = read.decode_with_rules(choice)[0]
-        bindings = tuple(replace(b, value=v) for b, v in zip(block.bindings, values, strict=True))
-        function = Function("block", (), (replace(block, bindings=bindings, dataflow=False),), values[0])
-        seconds: list[float] = []
-        for b in request.bindings:
-            model = WholeCost(options.profile, b, request.functions, unusable=request.unusable)
-            seconds.append(float(function_seconds(function, model, options)))
+        values = tuple(read.decode_with_rules(choice)[0])
+        if values not in whole.seconds:
+            bindings = tuple(replace(b, value=v) for b, v in zip(block.bindings, values, strict=True))
+            function = Function("block", (), (replace(block, bindings=bindings, dataflow=False),), values[0])
+            whole.seconds[values] = [float(function_seconds(function, model, options)) for model in whole.models]
+        seconds = whole.seconds[values]
         first[:] = first or seconds
         return sum(x / base for x, base in zip(seconds, first, strict=True))
 

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import threading
-import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +19,7 @@ from relax_eg.argument_checks import FLAG, TEXT, Kind, accepts, of_types
 from relax_eg.dtypes import DEFAULTS, numpy_dtype
 from relax_eg.errors import OperatorError, UnknownShapeError
 from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple, dims_in, dims_of
+from relax_eg.memo import Interned
 from relax_eg.shapes import Dim
 
 # Heads that are not in the operator table.
@@ -211,9 +209,7 @@ def _built(name: str, *operands: Any, **attributes: Any) -> Expr:
     return builder(*operands, **attributes)
 
 
-_table: weakref.WeakValueDictionary[tuple[Any, ...], Expr] = weakref.WeakValueDictionary()
-_lock = threading.RLock()
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+_table = Interned[tuple[Any, ...], Expr]()
 
 
 def node(op: str, args: Iterable[Expr], attrs: Iterable[tuple[str, Any]], annotation: Annotation) -> Expr:
@@ -221,16 +217,15 @@ def node(op: str, args: Iterable[Expr], attrs: Iterable[tuple[str, Any]], annota
     arg_tuple = tuple(args)
     attr_tuple = tuple(attrs)
     key = (op, tuple(map(id, arg_tuple)), tuple((k, _key(v)) for k, v in attr_tuple), annotation)
-    with _lock:
-        found = _table.get(key)
-        if found is None:
-            found = object.__new__(Expr)
-            found.op = op
-            found.args = arg_tuple
-            found.attrs = attr_tuple
-            found.annotation = annotation
-            _table[key] = found
-        return found
+    found = _table.get(key)
+    if found is None:
+        fresh = object.__new__(Expr)
+        fresh.op = op
+        fresh.args = arg_tuple
+        fresh.attrs = attr_tuple
+        fresh.annotation = annotation
+        found = _table.add(key, fresh)
+    return found
 
 
 def _key(value: Any) -> Any:
@@ -375,20 +370,23 @@ def postorder(roots: Iterable[Expr], stop: Callable[[Expr], bool] | None = None)
     seen: set[Expr] = set()
     order: list[Expr] = []
     for root in roots:
-        stack: list[tuple[Expr, int]] = [(root, 0)]
-        while stack:
-            e, i = stack.pop()
-            if i == 0 and e in seen:
-                continue
-            seen.add(e)
-            args = () if stop is not None and stop(e) else e.args
-            while i < len(args) and args[i] in seen:
-                i += 1
-            if i < len(args):
-                stack.append((e, i + 1))
-                stack.append((args[i], 0))
-            else:
+        # The nodes on the way down, each behind the iterator that it came from.
+        way: list[Expr] = []
+        rest: list[Iterator[Expr]] = [iter((root,))]
+        while rest:
+            for e in rest[-1]:
+                if e in seen:
+                    continue
+                seen.add(e)
+                if e.args and (stop is None or not stop(e)):
+                    way.append(e)
+                    rest.append(iter(e.args))
+                    break
                 order.append(e)
+            else:
+                rest.pop()
+                if way:
+                    order.append(way.pop())
     return order
 
 

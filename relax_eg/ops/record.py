@@ -248,7 +248,19 @@ def deduce(
         raise OperatorError(f"{name} takes {wanted} operands ({', '.join(operator.parameters)}), got {len(operands)}")
     if any(map(is_partial, operands)):
         return _deduce_from_partial(name, operands, tuple(attrs.items()), strict)
-    return operator.deduce(Site(name, operands, attrs, strict))
+    if _collected_preconditions.get() is not None:  # these are noted while it is deduced
+        return operator.deduce(Site(name, operands, attrs, strict))
+    # Python treats 1, True and 1.0 as equal; as attributes they are different.
+    return _deduced(operator.deduce, name, operands, tuple(attrs.items()), tuple(map(type, attrs.values())), strict)
+
+
+@lru_cache(MANY_KEPT)
+def _deduced(
+    by: Callable[[Site], Annotation], name: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...],
+    types: tuple[type, ...], strict: bool,
+) -> Annotation:  # fmt: skip
+    """What `by` deduces; cached, as programs that differ in a node or two are rebuilt again and again."""
+    return by(Site(name, operands, dict(attrs), strict))
 
 
 @lru_cache(KEPT)

@@ -16,18 +16,16 @@ Properties of the canonical form:
 from __future__ import annotations
 
 import keyword
-import os
-import threading
 import unicodedata
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from numbers import Integral
 from typing import Any, TypeAlias
-from weakref import WeakValueDictionary
 
 from relax_eg.argument_checks import short_repr
 from relax_eg.errors import BoundsError, ShapeError, SpecError
 from relax_eg.limits import PRODUCTS, SIZE_BITS, SIZE_PARTS
+from relax_eg.memo import Interned
 from relax_eg.shapes.expression import fold_expression
 
 # limit: arithmetic results kept per operator. Bounded, because a compiler run uses a few thousand distinct sizes.
@@ -36,8 +34,6 @@ MEMO = 1 << 14
 Monomial: TypeAlias = "tuple[Atom, ...]"
 Terms: TypeAlias = "tuple[tuple[Monomial, int], ...]"
 
-_lock = threading.RLock()  # reentrant: garbage collection may run code that makes a Dim while it is held
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class Atom:
@@ -262,8 +258,8 @@ class Dim:
         return f"Dim({str(self)!r})"
 
 
-_dims: WeakValueDictionary[tuple[Terms, int], Dim] = WeakValueDictionary()
-_atoms: WeakValueDictionary[tuple[str, str, tuple[Dim, ...]], Atom] = WeakValueDictionary()
+_dims = Interned[tuple[Terms, int], Dim]()
+_atoms = Interned[tuple[str, str, tuple[Dim, ...]], Atom]()
 
 
 def make(terms: Terms, const: int) -> Dim:
@@ -286,8 +282,7 @@ def make(terms: Terms, const: int) -> Dim:
     put(fresh, "parts", parts)
     for lazy in ("_key", "_text", "_variables"):
         put(fresh, lazy, None)
-    with _lock:
-        return _dims.setdefault(key, fresh)
+    return _dims.add(key, fresh)
 
 
 @lru_cache(MEMO)
@@ -312,8 +307,7 @@ def atom_of(op: str, name: str, args: tuple[Dim, ...]) -> Atom:
     fresh.op, fresh.name, fresh.args = op, name, args
     fresh.parts = 1 + sum([arg.parts for arg in args])
     fresh.key = (op != "var", op, name, tuple(arg.sort_key() for arg in args))  # variables sort first
-    with _lock:
-        return _atoms.setdefault(key, fresh)
+    return _atoms.add(key, fresh)
 
 
 def product(monomial: Monomial, coefficient: int = 1) -> Dim:

@@ -3,14 +3,15 @@
 An *index* is a `Dim` over loop variables and sizes, or a `Scalar` of integer dtype (data-dependent). A loop variable is
 a `Dim` variable made by `loop`; its name ends in a mark that no size name has, so the two never clash.
 
-Expressions are immutable and hashable; `==` is structural equality (`equal` builds the comparison). Dtypes must agree;
-there is no promotion. A Python number or a `Dim` beside a Scalar takes the Scalar's dtype.
+Expressions are immutable and interned: building the same expression twice returns the same object, so `==` is identity
+(`equal` builds the comparison), and a walk meets a shared term once. Dtypes must agree; there is no promotion. A Python
+number or a `Dim` beside a Scalar takes the Scalar's dtype.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeAlias
 
@@ -18,7 +19,8 @@ import numpy as np
 
 from relax_eg.dtypes import dtype_of, kind
 from relax_eg.errors import ShapeError
-from relax_eg.limits import MANY_KEPT
+from relax_eg.limits import FEW_KEPT, MANY_KEPT
+from relax_eg.memo import Interned
 from relax_eg.shapes import Dim
 from relax_eg.tir.functions import FUNCTIONS
 
@@ -70,7 +72,23 @@ def _loop_of(dim: Dim) -> str | None:
     return name if is_loop(name) and dim == Dim.var(name) else None
 
 
-class Scalar:
+class _Terms(type):
+    """The class of the classes of terms, whose calls return the term that was built before of the same parts."""
+
+    def __call__(cls, *parts: Any, **named: Any) -> Any:
+        if not named and (found := _TERMS.get((cls, *parts))) is not None:
+            return found
+        made: Scalar = super().__call__(*parts, **named)
+        key = (cls, *made.key)
+        found = _TERMS.get(key)
+        if found is None:
+            # Now, while the caches of its children are filled, to avoid deep recursion later.
+            _ = made.free, made.binders, made.on_indices
+            found = _TERMS.add(key, made)
+        return found
+
+
+class Scalar(metaclass=_Terms):
     """Base class of scalar expressions.
 
     - `dtype`: name of the dtype.
@@ -98,34 +116,13 @@ class Scalar:
         """Whether it computes, without a cast, on constants and integer indices only."""
         return False
 
-    @cached_property
-    def hashed(self) -> int:
-        """The structural hash, computed once, because composed expressions share subterms."""
-        return hash((type(self).__name__, *(getattr(self, name) for name in self.__dataclass_fields__)))  # type: ignore[attr-defined]
-
     @property
-    def head(self) -> tuple[Any, ...]:
-        """The parts of the term other than its children. Terms with equal heads have equally many children."""
-        raise NotImplementedError
+    def key(self) -> tuple[Any, ...]:
+        """What distinguishes the term from others of its class: the arguments that build it."""
+        return self.__reduce__()[1]
 
-    def __eq__(self, other: object) -> bool:
-        """Structural equality. Linear in the number of distinct terms."""
-        if not isinstance(other, Scalar):
-            return NotImplemented
-        todo: list[tuple[Scalar, Scalar]] = [(self, other)]
-        seen: set[tuple[int, int]] = set()
-        while todo:
-            a, b = todo.pop()
-            if a is b or (id(a), id(b)) in seen:
-                continue
-            if type(a) is not type(b) or hash(a) != hash(b) or a.head != b.head:
-                return False
-            seen.add((id(a), id(b)))
-            todo.extend(zip(a.children, b.children, strict=True))
-        return True
-
-    def __hash__(self) -> int:
-        return self.hashed
+    def __reduce__(self) -> tuple[type[Scalar], tuple[Any, ...]]:
+        return type(self), tuple([getattr(self, name) for name in _arguments(type(self))])
 
     def __add__(self, other: ScalarLike) -> Scalar:
         return apply("add", self, other)
@@ -221,12 +218,8 @@ class Const(Scalar):
         return True
 
     @property
-    def head(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[Any, ...]:
         return self.dtype, repr(self.value)  # repr distinguishes the sign of zero, NaN and infinities
-
-    @cached_property
-    def hashed(self) -> int:
-        return hash(self.head)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -235,10 +228,6 @@ class Index(Scalar):
 
     dim: Dim
     dtype: str = INDEX_DTYPE
-
-    @property
-    def head(self) -> tuple[Any, ...]:
-        return self.dim, self.dtype
 
     @cached_property
     def on_indices(self) -> bool:
@@ -261,15 +250,10 @@ class Read(Scalar):
         for index in self.indices:
             if isinstance(index, Scalar) and kind(index.dtype) not in "iu":
                 raise ShapeError(f"{self.buffer} is indexed by {index}, of dtype {index.dtype}; an integer is needed")
-        _fill_caches(self)
 
     @property
     def children(self) -> tuple[Scalar, ...]:
         return tuple(index for index in self.indices if isinstance(index, Scalar))
-
-    @property
-    def head(self) -> tuple[Any, ...]:
-        return self.buffer, self.dtype, tuple(i if isinstance(i, Dim) else None for i in self.indices)
 
     @cached_property
     def free(self) -> frozenset[str]:
@@ -292,15 +276,11 @@ class Apply(Scalar):
             raise ShapeError(f"integer_pow of {self.args[0]}: the exponent must be a constant; `power` takes any")
         if self.fn == "reduce_precision" and not all(isinstance(bits, Const) for bits in self.args[1:]):
             raise ShapeError(f"reduce_precision of {self.args[0]}: the numbers of bits must be constants")
-        _fill_caches(self, FUNCTIONS[self.fn].dtype([arg.dtype for arg in self.args]))
+        object.__setattr__(self, "dtype", FUNCTIONS[self.fn].dtype([arg.dtype for arg in self.args]))
 
     @property
     def children(self) -> tuple[Scalar, ...]:
         return self.args
-
-    @property
-    def head(self) -> tuple[Any, ...]:
-        return self.fn, len(self.args)
 
     @cached_property
     def on_indices(self) -> bool:
@@ -317,15 +297,10 @@ class Cast(Scalar):
 
     def __post_init__(self) -> None:
         kind(self.dtype)  # raises ShapeError for an unknown dtype
-        _fill_caches(self)
 
     @property
     def children(self) -> tuple[Scalar, ...]:
         return (self.arg,)
-
-    @property
-    def head(self) -> tuple[Any, ...]:
-        return (self.dtype,)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -342,15 +317,11 @@ class Select(Scalar):
             raise ShapeError(f"select on {self.cond}, of dtype {self.cond.dtype}; a bool is needed")
         if self.then.dtype != self.other.dtype:
             raise ShapeError(f"select between {self.then.dtype} and {self.other.dtype}; cast one side")
-        _fill_caches(self, self.then.dtype)
+        object.__setattr__(self, "dtype", self.then.dtype)
 
     @property
     def children(self) -> tuple[Scalar, ...]:
         return (self.cond, self.then, self.other)
-
-    @property
-    def head(self) -> tuple[Any, ...]:
-        return ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -381,15 +352,11 @@ class Reduce(Scalar):
         if None in names or len(set(names)) < len(names):
             over = ", ".join(str(var) for var, _ in self.over)
             raise ShapeError(f"{self.kind} over {over}: distinct loop variables are needed")
-        _fill_caches(self, INDEX_DTYPE if self.kind.startswith("arg") else dtype)
+        object.__setattr__(self, "dtype", INDEX_DTYPE if self.kind.startswith("arg") else dtype)
 
     @property
     def children(self) -> tuple[Scalar, ...]:
         return (self.body,)
-
-    @property
-    def head(self) -> tuple[Any, ...]:
-        return self.kind, self.over
 
     @cached_property
     def free(self) -> frozenset[str]:
@@ -403,6 +370,15 @@ class Reduce(Scalar):
     def bound(self) -> frozenset[str]:
         """The loop variables that this reduction binds."""
         return frozenset[str]().union(*(var.variables for var, _ in self.over))
+
+
+_TERMS = Interned[tuple[Any, ...], Scalar]()
+
+
+@lru_cache(FEW_KEPT)
+def _arguments(of: type[Any]) -> tuple[str, ...]:
+    """The fields that a dataclass is built of."""
+    return tuple(f.name for f in fields(of) if f.init)
 
 
 def walk(expr: Scalar) -> Iterator[Scalar]:
@@ -455,14 +431,6 @@ def select(cond: Scalar, then: ScalarLike, other: ScalarLike) -> Scalar:
 def integer_pow(x: Scalar, exponent: int) -> Scalar:
     """Returns `x` to a constant integer power, computed by repeated multiplication."""
     return Apply("integer_pow", (x, Const(exponent, "int32")))
-
-
-def _fill_caches(expr: Scalar, dtype: str | None = None) -> None:
-    """Sets a new term's dtype and fills its caches now, while the caches of its children are filled, to avoid deep
-    recursion later."""
-    if dtype is not None:
-        object.__setattr__(expr, "dtype", dtype)
-    _ = expr.free, expr.binders, expr.on_indices, hash(expr)
 
 
 def _round_to_dtype(value: Any, dtype: str) -> Number:

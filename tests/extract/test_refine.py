@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import relax_eg as rx
+from relax_eg.driver import extracting
+from relax_eg.driver.prices import function_seconds
 from relax_eg.extract.selection.problem import Problem, choice_cost
 from relax_eg.extract.selection.refine import refined
 from relax_eg.extract.selection.select import Selection
@@ -35,6 +38,22 @@ def test_of_programs_that_cost_nearly_the_same_the_price_of_the_whole_decides() 
     assert found.choice == [-1, 0, 1] and found.how == "ilp"
     assert found.cost == pytest.approx(3.05) and found.bound == 3.0
     assert len(asked) == len(set(asked)), "no program is priced twice"
+
+
+def test_extractions_for_one_block_price_a_program_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    priced: list[Any] = []
+
+    def counted(function: Any, *rest: Any) -> Any:
+        priced.append(function.result)
+        return function_seconds(function, *rest)
+
+    def normalized(x: Any, scale: Any) -> Any:
+        from_mean = x - jnp.mean(x, -1, keepdims=True)
+        return from_mean * jax.lax.rsqrt(jnp.mean(from_mean**2, -1, keepdims=True) + 1e-5) * scale
+
+    monkeypatch.setattr(extracting, "function_seconds", counted)
+    rx.optimize(normalized, "n 64", "64", target="cpu")
+    assert len(priced) == len(set(priced)) > 1
 
 
 def test_a_choice_that_no_switch_betters_stays_as_it_was_found() -> None:

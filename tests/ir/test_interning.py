@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import struct
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from module_strategies import Numbers
 
-from relax_eg import ir
+from relax_eg import ir, tir
 from relax_eg.ir import Foreign, Tensor, const, node, var
 from relax_eg.ir import expr as module_of_expr
 from relax_eg.shapes import Dim
@@ -65,13 +66,18 @@ def test_what_nobody_holds_is_forgotten() -> None:
     assert len(module_of_expr._table) <= before
 
 
-def test_threads_get_the_same_object() -> None:
-    def build(_: int) -> list[ir.Expr]:
-        made: list[ir.Expr] = []
+@pytest.mark.parametrize(
+    "make",
+    [with_attr, lambda of: (Dim.var(of[0]) + 6 * of[1]) // 7, lambda of: tir.index(of[1]) * tir.index(Dim.var(of[0]))],
+    ids=["expressions", "sizes", "terms"],
+)
+def test_threads_get_the_same_object(make: Callable[[tuple[str, int]], object]) -> None:
+    def build(_: int) -> list[object]:
+        made: list[object] = []
         for i in range(100):
             # Some are dropped at once, so that they die while other threads look them up.
-            with_attr(("dropped", i))
-            made.append(with_attr(("kept", i)))
+            make(("dropped", i))
+            made.append(make(("kept", i)))
         return made
 
     with ThreadPoolExecutor(8) as pool:

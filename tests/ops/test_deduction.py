@@ -18,7 +18,10 @@ from relax_eg.ir.expr import Expr, var
 from relax_eg.ir.lattice import covers
 from relax_eg.ops import TABLE, deduce, get
 from relax_eg.ops import api as op
-from relax_eg.ops.record import attributes_of, call
+from relax_eg.ops.record import Attribute, Operator, attributes_of, call
+from relax_eg.ops.site import Site
+from relax_eg.shapes import Dim
+from relax_eg.tir import Counts
 
 DTYPES = ("float32", "int32", "bool", "complex64", "bfloat16")
 
@@ -44,6 +47,22 @@ def test_sizes_are_computed() -> None:
     third = Tensor(("a", "ceildiv(b, 3)"), "float32")
     assert parts == Tuple((third, third, Tensor(("a", "b - 2*ceildiv(b, 3)"), "float32")))
     assert (t("m 1") + t("n")).annotation == Tensor("m n")
+
+
+def test_a_use_is_deduced_once_and_attributes_of_other_kinds_are_other_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[type] = []
+
+    def deduction(site: Site) -> Tensor:
+        asked.append(type(site["a"]))
+        return Tensor(site.shape(), {int: "int32", bool: "bool", float: "float32"}[asked[-1]])
+
+    def nothing(site: Site) -> Counts:
+        return Counts(Dim.of(0), Dim.of(0), Dim.of(0))
+
+    told = Operator("told", ("x",), deduction, "jax.lax.neg", None, (Attribute("a"),), np.negative, nothing)
+    monkeypatch.setitem(TABLE, "told", told)
+    found = [call("told", (t("n"),), {"a": a}).dtype for a in (1, True, 1.0, 1)]
+    assert found == ["int32", "bool", "float32", "int32"] and asked == [int, bool, float]
 
 
 def test_what_the_sizes_decide() -> None:

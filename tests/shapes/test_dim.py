@@ -6,7 +6,6 @@ import copy
 import gc
 import subprocess
 import sys
-import threading
 
 import jax
 import numpy as np
@@ -284,22 +283,6 @@ def test_unused_dims_are_freed():
     for i in range(3 * module.MEMO):
         Dim.of(i + 1_000_000) * 2
     assert count() < before + 3 * module.MEMO
-
-
-def test_threads_agree_on_one_object():
-    found: list[list[Dim]] = []
-    start = threading.Barrier(8)
-
-    def work() -> None:
-        start.wait()
-        found.append([(Dim.var(f"t{i}") * 3 + 6) // 3 for i in range(300)])
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(len({id(dim) for dim in same}) == 1 for same in zip(*found, strict=True))
 
 
 def test_order_and_text_are_the_same_in_every_process():

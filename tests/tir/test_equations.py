@@ -1,6 +1,8 @@
 """Building and checking index equations, and how they read."""
 
+import copy
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -68,8 +70,14 @@ def test_a_loop_variable_is_no_size() -> None:
     assert loop("m").substitute({"m": 3}) == loop("m")
 
 
-def test_terms_are_equal_by_structure() -> None:
-    assert exp(A[H, J]) * 2 + 1 == exp(A[H, J]) * 2.0 + 1
+def test_equal_terms_are_one_object() -> None:
+    assert exp(A[H, J]) * 2 + 1 is exp(A[H, J]) * 2.0 + 1
+    assert select(less(H, N), A[H, J], 0.0) is select(less(H, N), A[H, J], 0)
+    assert select(less(H, N), A[H, J], 0.0) is not select(less(H, N), A[H, J], -0.0)
+    assert cast(A[H, J], "int32") + 0 is not cast(A[H, J], "int8") + 0
+    assert const(float("nan"), "float32") is const(float("nan"), "float32")
+    total = sum_(A[H, R] * B[R, J], over=(R, K))
+    assert pickle.loads(pickle.dumps(total)) is copy.deepcopy(total) is replace(total, kind="sum") is total
     assert len({exp(A[H, J]), exp(A[H, J]), exp(A[J, H])}) == 2
     assert (A[H, R] * B[R, J]).free == H.variables | J.variables | R.variables
     assert sum_(A[H, R] * B[R, J], over=(R, K)).free == H.variables | J.variables

@@ -24,13 +24,17 @@ class SizedDevice:
     def __init__(self, profile: Profile, binding: Mapping[str, Number]) -> None:
         self.profile = profile
         self.binding: dict[str, Number] = dict(binding)
+        self._values: dict[Dim, Number] = {}
 
     def evaluate(self, d: Dim) -> Number:
         """The value of an amount or a size at the binding, with `ASSUMED_SIZE` for unbound variables. Negative values
         become 0, because a slice of `n - 4` rows has no negative size."""
-        unknown = d.variables - self.binding.keys()
-        at = {**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding
-        return maximum(evaluate(d, at), 0)
+        found = self._values.get(d)
+        if found is None:
+            unknown = d.variables - self.binding.keys()
+            at = {**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding
+            found = self._values[d] = maximum(evaluate(d, at), 0)
+        return found
 
     def representative(self, d: Dim) -> float:
         """The value of a size at the binding, of many bindings at the last one: by it fusions are decided for all."""

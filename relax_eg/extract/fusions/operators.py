@@ -51,6 +51,8 @@ class Operators:
         self._sources: dict[Expr, Expr] = {}
         self._layouts = _layouts(expressions)
         self._permuted: dict[Expr, tuple[Expr, tuple[int, ...]]] = {}
+        self._operands: dict[Expr, list[Expr]] = {}
+        self._kinds: dict[Expr, PatternKind] = {}
         self._bound = {b.var: b.value for block in function.blocks for b in block.bindings}
         self.runs = {e for e in expressions if e.op not in PASSIVE and not self._is_view(e)}
         self.nodes = [e for e in expressions if e in self.runs]
@@ -89,11 +91,16 @@ class Operators:
                     found.setdefault(k, []).append(e)
         return found
 
-    def operands(self, e: Expr) -> list[Expr]:
+    def operands(self, e: Expr) -> Sequence[Expr]:
         """The values that an operator reads, each once."""
-        if e.op in PERMUTATIONS and e in self.runs:
-            return [self.permuted(e)[0]]
-        return list(dict.fromkeys(s for a in e.args for s in self._leaves(a)))
+        found = self._operands.get(e)
+        if found is None:
+            if e.op in PERMUTATIONS and e in self.runs:
+                found = [self.permuted(e)[0]]
+            else:
+                found = list(dict.fromkeys(s for a in e.args for s in self._leaves(a)))
+            self._operands[e] = found
+        return found
 
     def permuted(self, e: Expr) -> tuple[Expr, tuple[int, ...]]:
         """The value whose axes a permutation moves, and their new order. Permutations of permutations are one."""
@@ -160,9 +167,11 @@ class Operators:
         return all(s in free for s in self.operands(e))
 
     def _kind(self, e: Expr) -> PatternKind:
-        if e.op not in TABLE or e.op in _HEAVY or any(is_partial(a.annotation) for a in (e, *e.args)):
-            return PatternKind.OPAQUE
-        return pattern_kind(site_of(e))
+        found = self._kinds.get(e)
+        if found is None:
+            is_opaque = e.op not in TABLE or e.op in _HEAVY or any(is_partial(a.annotation) for a in (e, *e.args))
+            found = self._kinds[e] = PatternKind.OPAQUE if is_opaque else pattern_kind(site_of(e))
+        return found
 
     def _is_loop(self, e: Expr) -> bool:
         return self._kind(e) in _LOOPS

@@ -104,8 +104,8 @@ def known_verdict(rule: Rule | Schema) -> Verdict | None:
     entry = _known().get(rule.name)
     if entry is None:
         return None
-    operators = tuple(TABLE) if isinstance(rule, Schema) else _operators_in(entry["left"], entry["others"])
-    state = entry, checker(), [TABLE.get(o) for o in operators]
+    operators = TABLE if isinstance(rule, Schema) else _operators_in(entry["left"], entry["others"])
+    state = entry, checker(), dict(TABLE) if operators is TABLE else [TABLE.get(o) for o in operators]
     found = _found.get(rule)
     if found is not None and found[0] == state:
         return found[1]
