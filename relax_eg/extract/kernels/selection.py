@@ -487,12 +487,12 @@ class KernelSearch:
         """`choice`, improved by switches until all kernels in it have the prices of their composed programs; itself if
         no price was raised. Each step prices a kernel anew, so this ends; it takes less than a search from all
         seeds."""
-        while not self.clock.is_over():
+        ways, problem = self.rows.problem()
+        # Prices change, and ways do not, so the choice with the higher price is where the next search begins.
+        reads = without_free_classes(problem).reads
+        while not self.clock.is_over() and self._correct_prices(ways, problem, choice):
             ways, problem = self.rows.problem()
-            if not self._correct_prices(ways, problem, choice):
-                break
-            # The indices of ways are unchanged, so the choice with the higher price is where the next search begins.
-            choice = swap_search(without_free_classes(self.rows.problem()[1]), choice)[0]
+            choice = swap_search(Problem(reads, problem.costs, problem.roots), choice)[0]
         return choice
 
     def _correct_prices(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:
