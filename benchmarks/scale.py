@@ -1,4 +1,4 @@
-"""The growth of optimize time with the program: decoders of many layers, a long chain, a wide fan-out.
+"""The growth of optimize time with the program: decoders and encoders of many layers, a long chain, a wide fan-out.
 
     python -m benchmarks.scale [--only decoder]
 
@@ -26,6 +26,7 @@ from rich.table import Table
 
 import relax_eg as rx
 from benchmarks import Quick
+from examples import minilm
 from relax_eg.logs import clock
 
 WIDTH, HEADS, KV_HEADS, INNER, VOCABULARY = 256, 8, 4, 512, 1000
@@ -90,6 +91,15 @@ def fan_out(x: jax.Array, ws: list[jax.Array]) -> list[jax.Array]:
     return [x @ w for w in ws]
 
 
+def _encoder(layers: int) -> Case:
+    """MiniLM's encoder with so many layers, for a GPU: kernels through Pallas are considered."""
+    params, _ = minilm.load()
+    params["layers"] = (2 * params["layers"])[:layers]
+    at = {"b": 1, "s": 16}
+    options = {"weights": ("params",), "at": at, "target": "a100"}
+    return Case(minilm.encode, (params, "b s @ int32", "b s @ int32"), options)
+
+
 def cases() -> dict[str, Case]:
     """Programs by name."""
     square = "16 16"
@@ -98,6 +108,7 @@ def cases() -> dict[str, Case]:
         "decoder, 32 layers, no sharing": Case(decoder, (decoder_specs(32), "b s @ int32"), sharing=False),
         **{f"chain of {n}": Case(chain(n), ("s 16", square, "16")) for n in (1_000, 4_000, 10_000)},
         **{f"fan-out of {n}": Case(fan_out, ("s 16", [square] * n)) for n in (500, 2_000)},
+        **{f"encoder, {n} layers, on an A100": _encoder(n) for n in (1, 2, 6, 12)},
     }
 
 

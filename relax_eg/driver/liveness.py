@@ -82,13 +82,13 @@ def stored_values(module: Module, model: WholeCost, ahead: set[Expr]) -> StoredV
 def kernel_temporaries(model: WholeCost, sizes: Sizes) -> Temporary | None:
     """The bytes that XLA is predicted to allocate inside the kernel of a step; None where kernels are not priced as XLA
     compiles them."""
-    if not isinstance(model, KernelCost) or model.operators_inside is None or model.profile.platform != "gpu":
+    if not isinstance(model, KernelCost) or model.as_compiled is None or model.profile.platform != "gpu":
         return None
 
     def of_step(step: Step) -> Dim | None:
         there = {v: d.evaluate(sizes) for v, d in step.sizes.items() if d.variables <= sizes.keys()}
         priced = KernelCost(model.profile, there, model.functions)
-        priced.own_blocks, priced.operators_inside = model.own_blocks, model.operators_inside
+        priced.own_blocks, priced.as_compiled = model.own_blocks, model.as_compiled
         site, result = site_of(step.kernel), step.kernel.annotation
         if (found := priced.compiled(site, result)) is None:
             own = priced.own_workspace(site, result)

@@ -17,6 +17,7 @@ from relax_eg.backend.family import KERNELS, WHOLE
 from relax_eg.backend.lowering.convolutions import slower_in_loops
 from relax_eg.backend.lowering.transposed_products import copied_by_jax
 from relax_eg.backend.pallas.plan import own_kernels
+from relax_eg.driver.inside_kernels import operators_inside
 from relax_eg.driver.liveness import memory_of
 from relax_eg.extract.costs.by_jax import AS_OURS, ByJax
 from relax_eg.extract.costs.cost import WholeCost
@@ -43,43 +44,6 @@ from relax_eg.shapes import Dim
 
 if TYPE_CHECKING:
     from relax_eg.driver.options import Options, Sizes
-from functools import lru_cache
-
-from relax_eg.backend.lowering.lower import lowering_programs_by, run_function
-from relax_eg.backend.lowering.tensor_programs import lower_program
-from relax_eg.driver.fixed import at_sizes
-from relax_eg.errors import RelaxEgError
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR
-from relax_eg.ir.module import pure_function
-from relax_eg.limits import KEPT
-
-# The operators that XLA gets of a kernel that is an executable of its own.
-
-
-def operators_inside(e: Expr, sizes: Mapping[str, int]) -> Function | None:
-    """A function of the operators that XLA gets of a kernel at these sizes: of the call of a tensor program or of a
-    routine of XLA's those as which it is lowered, of any other operator itself. None where they are not known.
-
-    - `e`: an expression whose operands are variables.
-    """
-    return _operators_inside(at_sizes(e, sizes))
-
-
-@lru_cache(KEPT)
-def _operators_inside(e: Expr) -> Function | None:
-    alone = pure_function("kernel", e.args, [e])
-    if e.op not in (CALL_TIR, CALL_DPS_LIBRARY):
-        return alone
-    from relax_eg.frontends.jax.trace import trace_function  # not part of what a saved program imports
-
-    module = Module((alone,))
-    try:
-        specs = [f"{' '.join(str(d.evaluate({})) for d in p.shape)} @ {p.dtype}" for p in e.args]
-        with lowering_programs_by(partial(lower_program, tiled=False)):
-            return trace_function(lambda *xs: run_function(module, alone, xs), tuple(specs)).module.main
-    except (RelaxEgError, ValueError):
-        return None  # a size that is not known
-
 
 WAITING, WAITING_FOR_HOST = "waiting for dispatch", "waiting for copies to and from the host"
 # given: predicted speedup needed to replace the program as written unmeasured, as users are told. Predictions of a call
@@ -237,7 +201,8 @@ def kernel_cost(
     """The model of a program in kernels, which knows what the room of Pallas leaves to XLA, and the operators that XLA
     gets."""
     model = KernelCost(options.profile, binding, functions, options.cost, unusable)
-    model.own_blocks, model.operators_inside = own_kernels, operators_inside
+    model.own_blocks = own_kernels
+    model.as_compiled = options.priced.kernels(without_dispatch(options.profile), operators_inside)
     return model
 
 

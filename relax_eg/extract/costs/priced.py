@@ -1,4 +1,4 @@
-"""Modules with their cost models, kept while a search asks several questions about each."""
+"""Modules with their cost models, and kernels, kept while a search asks several questions about each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from relax_eg.extract.costs.cost import WholeCost
 from relax_eg.extract.costs.cost_model import CostModel
+from relax_eg.extract.kernels.compiled import CompiledKernels, Inside
 from relax_eg.extract.profiles.profile import Profile
 from relax_eg.extract.report import ProgramCost
 from relax_eg.ir.module import Module
@@ -35,10 +36,19 @@ class PricedModule:
 
 
 class PricedModules:
-    """The modules priced last. Placing the nodes of a module takes longer than all that is asked about it then."""
+    """The modules priced last, and the kernels of each device. Placing the nodes of a module takes longer than all that is asked about it then."""
 
     def __init__(self) -> None:
         self._kept: tuple[PricedModule, ...] = ()
+        self._kernels: tuple[CompiledKernels, ...] = ()
+
+    def kernels(self, profile: Profile, operators_inside: Inside) -> CompiledKernels:
+        """The kernels on a device; `profile`: without the dispatch of kernels."""
+        found = next((k for k in self._kernels if k.profile == profile), None)
+        if found is None:
+            found = CompiledKernels(operators_inside, profile)
+            self._kernels = (*self._kernels[1 - _MOST :], found)
+        return found
 
     def of(
         self,

@@ -62,8 +62,8 @@ class GpuOperators(Operators):
         self.keys = {e for e in behind if self._summed(e) > _FEW}
         self.turned_keys = {e for e in behind if e not in self.keys and any(map(self._is_unfinished, self.operands(e)))}
 
-    def _kind(self, e: Expr) -> PatternKind:
-        found = super()._kind(e)
+    def _kind_anew(self, e: Expr) -> PatternKind:
+        found = super()._kind_anew(e)
         if e.op in SCATTERS and not is_partial(e.args[1].annotation):
             windows = self.elements(e.args[1]) / len(e.attr("scatter_dims_to_operand_dims"))
             return PatternKind.INJECTIVE if windows == 1 else found  # an update of a slice

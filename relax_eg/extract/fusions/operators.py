@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
 
 from relax_eg.dtypes import HALF, itemsize
 from relax_eg.extract.fusions.gpu_products import Product
@@ -47,12 +48,14 @@ class Operators:
     kernels: dict[Expr, tuple[Expr, ...]]
 
     def __init__(self, function: Function, expressions: Sequence[Expr], value: Callable[[Dim], float]) -> None:
-        self._value = value
+        self._value = cache(value)
+        # What is asked of an operator again and again while kernels are formed.
+        self._operands: dict[Expr, tuple[Expr, ...]] = {}
+        self._elements: dict[Expr, float] = {}
+        self._kinds: dict[Expr, PatternKind] = {}
         self._sources: dict[Expr, Expr] = {}
         self._layouts = _layouts(expressions)
         self._permuted: dict[Expr, tuple[Expr, tuple[int, ...]]] = {}
-        self._operands: dict[Expr, list[Expr]] = {}
-        self._kinds: dict[Expr, PatternKind] = {}
         self._bound = {b.var: b.value for block in function.blocks for b in block.bindings}
         self.runs = {e for e in expressions if e.op not in PASSIVE and not self._is_view(e)}
         self.nodes = [e for e in expressions if e in self.runs]
@@ -91,15 +94,12 @@ class Operators:
                     found.setdefault(k, []).append(e)
         return found
 
-    def operands(self, e: Expr) -> Sequence[Expr]:
+    def operands(self, e: Expr) -> tuple[Expr, ...]:
         """The values that an operator reads, each once."""
-        found = self._operands.get(e)
-        if found is None:
-            if e.op in PERMUTATIONS and e in self.runs:
-                found = [self.permuted(e)[0]]
-            else:
-                found = list(dict.fromkeys(s for a in e.args for s in self._leaves(a)))
-            self._operands[e] = found
+        if (found := self._operands.get(e)) is None:
+            is_moved = e.op in PERMUTATIONS and e in self.runs
+            read = [self.permuted(e)[0]] if is_moved else [s for a in e.args for s in self._leaves(a)]
+            found = self._operands[e] = tuple(dict.fromkeys(read))
         return found
 
     def permuted(self, e: Expr) -> tuple[Expr, tuple[int, ...]]:
@@ -150,7 +150,9 @@ class Operators:
         return self._value(self.bytes(e))
 
     def elements(self, e: Expr) -> float:
-        return math.prod(self._value(d) for d in dims_of(e.annotation))
+        if (found := self._elements.get(e)) is None:
+            found = self._elements[e] = math.prod(self._value(d) for d in dims_of(e.annotation))
+        return found
 
     def _free_values(self) -> set[Expr]:
         """What takes no memory: numbers, and what is computed from places and numbers alone."""
@@ -167,11 +169,14 @@ class Operators:
         return all(s in free for s in self.operands(e))
 
     def _kind(self, e: Expr) -> PatternKind:
-        found = self._kinds.get(e)
-        if found is None:
-            is_opaque = e.op not in TABLE or e.op in _HEAVY or any(is_partial(a.annotation) for a in (e, *e.args))
-            found = self._kinds[e] = PatternKind.OPAQUE if is_opaque else pattern_kind(site_of(e))
+        if (found := self._kinds.get(e)) is None:
+            found = self._kinds[e] = self._kind_anew(e)
         return found
+
+    def _kind_anew(self, e: Expr) -> PatternKind:
+        if e.op not in TABLE or e.op in _HEAVY or any(is_partial(a.annotation) for a in (e, *e.args)):
+            return PatternKind.OPAQUE
+        return pattern_kind(site_of(e))
 
     def _is_loop(self, e: Expr) -> bool:
         return self._kind(e) in _LOOPS

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from relax_eg.extract.costs.pricing import Members
 from relax_eg.extract.graph import ExtractionGraph
@@ -17,6 +18,7 @@ from relax_eg.extract.kernels.states import phase_after, step_of
 from relax_eg.extract.kernels.ways import KernelSelection
 from relax_eg.extract.report import KernelRow
 from relax_eg.ir.expr import Expr, tuple_get, var
+from relax_eg.limits import MANY_KEPT
 from relax_eg.ops import site_of
 from relax_eg.ops.fused import VIEWS, fused_call, kernel_name, operator_name
 from relax_eg.traversal import operands_first
@@ -184,11 +186,13 @@ def composed_seconds(graph: ExtractionGraph, build: Build, models: Sequence[Kern
     that is known."""
 
     def composed(outputs: tuple[int, ...], members: Mapping[int, int], loads: Mapping[int, int]) -> Expr:
-        loaded = {x: var(f"x{x}", graph.annotations[x]) for x in loads}
+        # Loads are named by their places in the kernel, so that kernels that compute the same are one expression.
+        order = operands_first(outputs, lambda x: graph.candidates[x][members[x]].children if x in members else ())
+        loaded = {x: var(f"x{i}", graph.annotations[x]) for i, x in enumerate(x for x in order if x in loads)}
+        inner = _members(graph, members, loaded, build)
         if len(members) == 1:  # a one-operator kernel stays an operator
-            ((c, k),) = members.items()
-            return build(c, k, [loaded[x] for x in graph.candidates[c][k].children])
-        return kernel_of(graph, outputs, members, loaded, build, Names()).call
+            return inner[outputs[0]]
+        return _composed(frozenset(inner[x] for x in members), tuple(inner[c] for c in outputs))
 
     def seconds(outputs: tuple[int, ...], members: Mapping[int, int], loads: Mapping[int, int]) -> list[float]:
         key = outputs, frozenset(members.items())
@@ -199,6 +203,11 @@ def composed_seconds(graph: ExtractionGraph, build: Build, models: Sequence[Kern
         return [m.compiled_price(site, call.annotation).seconds for m in models]
 
     return seconds
+
+
+@lru_cache(MANY_KEPT)
+def _composed(members: frozenset[Expr], results: tuple[Expr, ...]) -> Expr:
+    return fused_call(members, results)
 
 
 class Names:

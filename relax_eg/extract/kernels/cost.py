@@ -32,7 +32,7 @@ from relax_eg.extract.costs.cost_model import NodeCost
 from relax_eg.extract.costs.matmuls import cpu_operand_seconds, is_decoded
 from relax_eg.extract.costs.numbers import Number, choose, is_column, maximum, minimum, truncate
 from relax_eg.extract.costs.operator_cost import OperatorCost
-from relax_eg.extract.costs.walk import walk
+from relax_eg.extract.kernels.compiled import CompiledKernels
 from relax_eg.extract.profiles.profile import Profile
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, Expr, node, postorder, var
@@ -66,8 +66,6 @@ VIEW = 1e-9  # chosen: seconds of a view: at price 0 the choice would collect us
 # From a tensor program, its sizes and the name of a GPU to what it takes as kernels through Pallas there, by the blocks
 # that fit; None where it is left to XLA.
 OwnBlocks: TypeAlias = Callable[[TensorProgram, Mapping[str, int], str], OwnKernels | None]
-# From an expression whose operands are variables, and sizes, to a function of the operators that XLA gets of it.
-Inside: TypeAlias = Callable[[Expr, Mapping[str, int]], "Function | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +110,8 @@ class KernelCost(WholeCost):
     waits = 0.0  # on a GPU, the share charged of the time by which a kernel's dispatch exceeds the kernel
     own_blocks: OwnBlocks | None = None  # None: nothing is known of blocks
     own_share = 1.0  # share of the price of a kernel through Pallas that it is charged
-    # The operators inside a kernel, by which GPUs' kernels are priced as XLA compiles them; None: by their equations.
-    operators_inside: Inside | None = None
+    # The kernels as XLA compiles them, by which those of GPUs are priced; None: by their equations.
+    as_compiled: CompiledKernels | None = None
     by_equations = False  # whether `price` is by equations even so, which takes less time
 
     @property
@@ -200,7 +198,7 @@ class KernelCost(WholeCost):
         model = super().inside(function, site, in_one_kernel)
         if isinstance(model, KernelCost):
             model.own_blocks, model.own_share = self.own_blocks, self.own_share
-            model.operators_inside, model.by_equations = self.operators_inside, self.by_equations
+            model.as_compiled, model.by_equations = self.as_compiled, self.by_equations
             if model.waits != self.waits:
                 model.set_waits(self.waits)
         return model
@@ -253,18 +251,17 @@ class KernelCost(WholeCost):
     def knows_compiled(self) -> bool:
         """Whether kernels have prices of what XLA makes of them."""
         on_gpu = self.profile.platform == "gpu" and self.cost is None
-        return self.operators_inside is not None and on_gpu and not self._columns
+        return self.as_compiled is not None and on_gpu and not self._columns
 
     def compiled_price(self, site: Site, result: Annotation) -> NodeCost:
         """The cost of a kernel as XLA compiles it, where that is known, whether or not `price` is by equations."""
         return (self._price_compiled(site, result) if self.by_equations else None) or self.price(site, result)
 
     def _price_compiled(self, site: Site, result: Annotation) -> NodeCost | None:
-        compiled = self.compiled(site, result)
-        if compiled is None:
+        if self.as_compiled is None or (kernel := self._kernel_of_xla(site, result)) is None:
             return None
-        found = sum((v.cost for v in walk(*compiled)), NodeCost())
-        return replace(found, seconds=self.with_dispatch(found.seconds), wakes=False)
+        found = self.as_compiled.cost(kernel, self._sizes)
+        return found and replace(found, seconds=self.with_dispatch(found.seconds), wakes=False)
 
     def _price_program(self, op: str, placed: ProgramUse, pallas: bool = True) -> NodeCost:
         """The cost of a tensor program as an executable. Each of its workspaces adds a launch, because a kernel writes
@@ -284,19 +281,27 @@ class KernelCost(WholeCost):
         return NodeCost(effort.flops, moved, launches, seconds)
 
     def compiled(self, site: Site, result: Annotation) -> tuple[Function, WholeCost] | None:
-        """The operators of the XLA program that a kernel on a GPU is, at the binding, with the model that prices them;
-        None where they are not known: of loops, and of what does not go through XLA."""
-        if self.operators_inside is None or not self.knows_compiled or site.op in RUNNING | VIEWS:
+        """The XLA program that a kernel on a GPU is, at the binding, with the model that prices it; None where it is
+        not known: of loops, and of what does not go through XLA."""
+        if self.as_compiled is None or (kernel := self._kernel_of_xla(site, result)) is None:
+            return None
+        return self.as_compiled.program(kernel, self._sizes)
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        return {v: int(n) for v, n in self.binding.items()}
+
+    def _kernel_of_xla(self, site: Site, result: Annotation) -> Expr | None:
+        """The kernel over variables, if XLA for GPUs compiles it."""
+        if not self.knows_compiled or site.op in RUNNING | VIEWS:
             return None
         if (library := library_of(site)) is not None and not library.name.startswith("xla."):
             return None
         placed = _program_at(site, result)
         if placed is not None and self.is_own(placed):
             return None
-        sizes = {v: int(n) for v, n in self.binding.items()}
         operands = [var(f"p{i}", a) for i, a in enumerate(site.operands)]
-        found = self.operators_inside(node(site.op, operands, site.attrs.items(), result), sizes)
-        return None if found is None else (found, WholeCost(without_dispatch(self.profile), {}))
+        return node(site.op, operands, site.attrs.items(), result)
 
     def is_own_call(self, call: Expr) -> bool:
         """Whether the kernel that `call` is goes through Pallas."""

@@ -34,7 +34,7 @@ from relax_eg.extract.selection.problem import (
     tree_greedy,
     used_classes,
 )
-from relax_eg.extract.selection.search import best_of
+from relax_eg.extract.selection.search import best_of, swap_search
 from relax_eg.extract.selection.select import check_executable
 from relax_eg.extract.selection.sensitivity import sensitivity
 from relax_eg.extract.selection.solve import Solved, SolverEffort
@@ -467,22 +467,33 @@ class KernelSearch:
         effort = _QUICK if self.pricing.held else _EFFORT
         choice = self._best(problem, seeds)
         for _ in range(_CORRECTIONS):  # before the integer program, which takes longer
-            if self.clock.is_over() or not self._correct_prices(ways, problem, choice):
+            if (settled := self._at_composed_prices(choice)) is choice:
                 break
-            ways, problem = self.rows.problem()
-            choice = self._best(problem, [choice, *seeds[:1]])
+            choice = self._best(self.rows.problem()[1], [settled, *seeds[:1]])
+        ways, problem = self.rows.problem()
         overlap = overlap_of(self.graph, ways, self.rows.several)
         solved = self.clock.run_search(partial(solve_kernels, problem, overlap, choice), effort)
         for _ in range(_CORRECTIONS):
-            if self.clock.is_over() or not self._correct_prices(ways, problem, solved.choice):
+            if (settled := self._at_composed_prices(solved.choice)) is solved.choice:
                 break
             ways, problem = self.rows.problem()
-            # The indices of ways are unchanged, so the choice with the higher price remains one of the seeds.
-            choice = self._best(problem, [solved.choice, *seeds[:1]])
+            choice = self._best(problem, [settled, *seeds[:1]])
             overlap = overlap_of(self.graph, ways, self.rows.several)
             known = solved.bound  # prices only rise
             solved = self.clock.run_search(partial(solve_kernels, problem, overlap, choice, known=known), effort)
         return solved
+
+    def _at_composed_prices(self, choice: list[int]) -> list[int]:
+        """`choice`, improved by switches until all kernels in it have the prices of their composed programs; itself if
+        no price was raised. Each step prices a kernel anew, so this ends; it takes less than a search from all
+        seeds."""
+        ways, problem = self.rows.problem()
+        # Prices change, and ways do not, so the choice with the higher price is where the next search begins.
+        reads = without_free_classes(problem).reads
+        while not self.clock.is_over() and self._correct_prices(ways, problem, choice):
+            ways, problem = self.rows.problem()
+            choice = swap_search(Problem(reads, problem.costs, problem.roots), choice)[0]
+        return choice
 
     def _correct_prices(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:
         """Raises the prices of chosen kernels to those of their composed programs if these are higher; returns whether
