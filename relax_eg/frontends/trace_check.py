@@ -12,6 +12,7 @@ import threading
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from relax_eg.contexts import fewer_collections
 from relax_eg.frontends.canonical.aligned import is_same_aligned
 from relax_eg.frontends.canonical.nodes import Difference, Nodes
 from relax_eg.frontends.canonical.walk import canonical_form
@@ -54,6 +55,7 @@ class TraceCheck:
         return found
 
     @stage("check of traces")
+    @fewer_collections()
     def _compared(self, sizes: Mapping[str, int], as_made: bool) -> str | None:
         """Compares the two traces. `as_made`: whether the JAX settings are those under which the symbolic trace was
         made; if not, the function is traced again for symbolic sizes."""

@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from relax_eg.frontends.canonical.nodes import Form, Nodes
-from relax_eg.frontends.canonical.walk import WITHOUT_MEANING, Walk
+from relax_eg.frontends.canonical.walk import WITHOUT_MEANING, CanonicalWalk
 from relax_eg.frontends.jax.equation import STATEFUL, called_jaxpr
 from relax_eg.frontends.symbolic import is_symbolic
 
@@ -29,7 +29,7 @@ def is_same_aligned(nodes: Nodes, general: Any, special: Any, sizes: Callable[[A
     - `general`: the trace for symbolic sizes; `sizes(n)` returns the number of a size.
     - `special`: the trace for these numbers.
     """
-    walks = Walk(nodes, sizes), Walk(nodes, None)
+    walks = CanonicalWalk(nodes, sizes), CanonicalWalk(nodes, None)
     pair = _Pair(nodes, walks)
     given = [w.inputs(closed) for w, closed in zip(walks, (general, special), strict=True)]
     try:
@@ -62,7 +62,7 @@ Value = Any  # a node number, a _Same, or a Literal that no equation has needed 
 class _Pair:
     """Two traces, read in step. Where two of something are given, the first is of the trace for symbolic sizes."""
 
-    def __init__(self, nodes: Nodes, walks: tuple[Walk, Walk]) -> None:
+    def __init__(self, nodes: Nodes, walks: tuple[CanonicalWalk, CanonicalWalk]) -> None:
         self._nodes, self._walks = nodes, walks
         self._size = walks[0].size
 

@@ -24,12 +24,12 @@ WITHOUT_MEANING = frozenset(("name", "weak_type", "linear", "unroll", "_split_tr
 
 def canonical_form(nodes: Nodes, closed: Any, sizes: Callable[[Any], Any] | None = None) -> Form:
     """Returns the canonical form of a closed jaxpr. `sizes(n)` returns the number of a symbolic size."""
-    walk = Walk(nodes, sizes)
+    walk = CanonicalWalk(nodes, sizes)
     results = walk.applied(closed, walk.inputs(closed))
     return Form(tuple(results), tuple(walk.effects), walk.types(closed))
 
 
-class Walk:
+class CanonicalWalk:
     """A walk over a jaxpr and its nested jaxprs.
 
     - `effects`: the node numbers of the effects so far, in order.
@@ -277,8 +277,8 @@ def _content(cell: Any) -> Any:
         return None
 
 
-_CONTROL: Mapping[str, Callable[[Walk, Any, list[int]], list[int]]] = {
-    "scan": Walk._scan,  # pyright: ignore[reportPrivateUsage]
-    "while": Walk._while,  # pyright: ignore[reportPrivateUsage]
-    "cond": Walk._cond,  # pyright: ignore[reportPrivateUsage]
+_CONTROL: Mapping[str, Callable[[CanonicalWalk, Any, list[int]], list[int]]] = {
+    "scan": CanonicalWalk._scan,  # pyright: ignore[reportPrivateUsage]
+    "while": CanonicalWalk._while,  # pyright: ignore[reportPrivateUsage]
+    "cond": CanonicalWalk._cond,  # pyright: ignore[reportPrivateUsage]
 }
