@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections import Counter
@@ -15,7 +16,10 @@ import pytest
 import relax_eg as rx
 from benchmarks.python_sizes import LIBRARY, LOOKS, random_program, shapes_of
 from benchmarks.python_sizes import compared as compared_with_jax
-from relax_eg.errors import BoundsError, OptionError, OtherProgramError
+from relax_eg.errors import BoundsError, OptionError, OtherProgramError, TraceError
+from relax_eg.frontends.canonical.aligned import is_same_aligned
+from relax_eg.frontends.canonical.nodes import Nodes
+from relax_eg.frontends.canonical.walk import canonical_form
 from relax_eg.frontends.jax.trace import trace_function
 from relax_eg.frontends.trace_check import TraceCheck
 
@@ -268,6 +272,7 @@ OTHER = {
     "an operator": lambda x: jnp.sin(x) if x.shape[0] in {5} else jnp.cos(x),
     "an axis": lambda x: x.sum({5: 0}.get(x.shape[0], 1)),
     "an order": lambda x: x - x.T if x.shape[0] in {5} else x.T - x,
+    "an operand more": lambda x: jnp.concatenate([x] * {5: 3}.get(x.shape[0], 2)).sum(0),
     "a result more": lambda x: [x] * {5: 2}.get(x.shape[0], 1),
     "a weak type": lambda x: 1.0 if x.shape[0] in {5} else jnp.float32(1.0),
     "inside a loop": lambda x: jax.lax.map(lambda r: r * {5: 2.0}.get(x.shape[0], 1.0), x),
@@ -283,6 +288,43 @@ def test_another_program(name: str) -> None:
     function: Any = OTHER[name]
     assert own(function, "n n", n=5) is not None
     assert own(function, "n n", n=6) is None
+
+
+def layer(x: Array) -> Array:
+    """A layer with places, masks and a loop: what its two traces compute from sizes differs in form."""
+    places = jnp.cos(jnp.ones((50, 4))[jnp.arange(x.shape[0])])
+    y = jax.nn.softmax(jnp.where(x @ x.T > 0, 0.0, -1e9), -1) @ (x + places)
+    return jax.nn.gelu(y) / x.shape[0] + jax.lax.map(jax.nn.relu, x) + y.var(-1, keepdims=True)
+
+
+def test_traces_of_the_same_equations_are_compared_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = trace_function(layer, ("n 4",), bounds={"n": (1, 50)})
+    with monkeypatch.context() as patched:
+        patched.setattr("relax_eg.frontends.trace_check.canonical_form", lambda *_: pytest.fail("a canonical form"))
+        for n in (5, 6, 20):
+            assert TraceCheck(traced, False).difference({"n": n}) is None
+    assert TraceCheck(traced, False).difference({"n": 1}) is None  # where JAX's own functions make other equations
+
+
+def test_what_is_the_same_one_by_one_has_one_canonical_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    aligned: list[bool] = []
+
+    def both(nodes: Nodes, general: Any, special: Any, sizes: Any) -> bool:
+        found = is_same_aligned(nodes, general, special, sizes)
+        nodes = Nodes(nodes.exact)
+        whole = nodes.difference(canonical_form(nodes, general, sizes), canonical_form(nodes, special))
+        assert whole is None or not found
+        aligned.append(found)
+        return found
+
+    monkeypatch.setattr("relax_eg.frontends.trace_check.is_same_aligned", both)
+    for function in (*SAME.values(), *OTHER.values()):
+        for exact in (False, True):
+            with contextlib.suppress(TraceError):
+                traced = trace_function(function, ("n n",))
+                for n in (1, 5, 6):
+                    TraceCheck(traced, exact).difference({"n": n})
+    assert aligned.count(True) > 20 and aligned.count(False) > 20
 
 
 def test_arrays_that_a_function_holds_are_compared_by_content() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -203,6 +204,31 @@ def settle_at(chosen: Mapping[int, float], as_written: Mapping[int, float], most
     for n in list(chosen)[:most]:
         call_until(lambda: bool(ended) or any(r.at == {"n": n} for r in settling.settled), lambda: settling((n,), {}))  # noqa: B023
     return settling, ended
+
+
+@pytest.mark.parametrize(("mode", "made"), [("auto", 25), ("always", 1)])
+def test_a_trial_begins_once_calls_took_as_long_as_the_first(
+    mode: Any, made: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that calls less compiles one program, not two. Calls of other sizes with the same key count, too."""
+    clock, begun = itertools.count(step=0.05), list[int]()  # the first call takes one tick
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    seconds = dict.fromkeys(range(40), 0.0)
+    ours, theirs = Timed("chosen", seconds), Timed("as written", seconds)
+    ours.predicted = 2e-3
+
+    def key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        if args[0] not in ours.calls:
+            raise LookupError
+        return "at capacity"
+
+    settling = Settling(
+        ours, theirs, rx.types.Settle(mode=mode), key, lambda *_: {}, lambda _: None, most=2,
+        start=lambda work: begun.append(len(ours.calls)),
+    )  # fmt: skip
+    for n in (*range(20), *range(40)):
+        settling((n,), {})
+    assert begun == [made] and settling.is_begun
 
 
 def test_a_program_that_is_alike_at_three_sizes_is_tried_at_a_fourth() -> None:

@@ -15,6 +15,7 @@ from relax_eg.backend.calls.held_weights import with_weights
 from relax_eg.backend.calls.optimized import Optimized
 from relax_eg.backend.family import KERNELS, STEPS, WHOLE, Variant
 from relax_eg.backend.width import width_context
+from relax_eg.contexts import fewer_collections
 from relax_eg.driver.cache import CachedResult, EntryPlace, place_of
 from relax_eg.driver.clock.measured import CandidateProgram, Decision, Entry, Search, check_measurable, time_candidates
 from relax_eg.driver.clock.settling import OFF, Settle, SettleMode
@@ -225,6 +226,7 @@ def _cached_or_searched(traced: Source, options: Options, policy: Policy, trust:
     return optimized_of(traced, options, found, policy, trust, settle)
 
 
+@fewer_collections()
 def _search(traced: Source, options: Options, place: EntryPlace | None) -> CachedResult:
     """The result of a search. It is written to the cache unless the clock stopped the search: another run might find
     more."""

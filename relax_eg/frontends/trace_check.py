@@ -12,6 +12,8 @@ import threading
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from relax_eg.contexts import fewer_collections
+from relax_eg.frontends.canonical.aligned import is_same_aligned
 from relax_eg.frontends.canonical.nodes import Difference, Nodes
 from relax_eg.frontends.canonical.walk import canonical_form
 from relax_eg.frontends.jax.trace import Traced, UserError, traced_at
@@ -53,6 +55,7 @@ class TraceCheck:
         return found
 
     @stage("check of traces")
+    @fewer_collections()
     def _compared(self, sizes: Mapping[str, int], as_made: bool) -> str | None:
         """Compares the two traces. `as_made`: whether the JAX settings are those under which the symbolic trace was
         made; if not, the function is traced again for symbolic sizes."""
@@ -73,6 +76,8 @@ class TraceCheck:
                 found = dims[id(n)] = n, to_dim(n)
             return found[1].evaluate(sizes)
 
+        if is_same_aligned(Nodes(self._exact), general, closed, number):
+            return None
         nodes = Nodes(self._exact)
         found = nodes.difference(canonical_form(nodes, general, number), canonical_form(nodes, closed))
         return None if found is None else _where(found)

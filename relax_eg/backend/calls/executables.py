@@ -22,6 +22,7 @@ import jax
 
 from relax_eg.backend.calls.statistics import Tally
 from relax_eg.backend.width import has_x64
+from relax_eg.contexts import fewer_collections
 from relax_eg.logs import fallback
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class Executable:
             self.seconds, self.handled = seconds, handled
 
 
+@fewer_collections()
 def compile_executable(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],

@@ -1,8 +1,11 @@
 """Settling: the first calls of a function find out whether its chosen program is faster than the program as written.
 
 Prices are predictions. Where a predicted gain is within the doubt about them, the program as written is compiled in a
-thread after the first call, and the two programs take turns on the user's own calls, until the ratio of their times is
-known. From then on only the faster one is called.
+thread, and the two programs take turns on the user's own calls, until the ratio of their times is known. From then on
+only the faster one is called.
+
+A trial costs a compilation, and what it may save is a part of the calls. So it begins once the calls are predicted to
+have taken as long as the first one, which compiles: a process that calls little pays for one compilation, not for two.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from relax_eg.backend.calls.statistics import SettledRow
 from relax_eg.backend.width import has_x64
 from relax_eg.driver.jitting.varying import spec_of_any
 from relax_eg.errors import OptionError
+from relax_eg.extract.costs.numbers import TINY
 from relax_eg.extract.profiles.learned import Expected, expect
 from relax_eg.extract.report import MeasuredRow
 from relax_eg.figures import binding_text
@@ -169,6 +173,8 @@ class _Trial:
     """The calls with one combination of sizes.
 
     - `at`: the sizes.
+    - `begin`: compiles the program that does not serve; None once it has begun.
+    - `waits`: how many more calls are made before.
     - `is_compiled`: whether both programs are compiled.
     - `seconds`: the timed calls of the chosen program, and of the one as written.
     - `untimed`: how many more calls of each are not timed.
@@ -179,6 +185,8 @@ class _Trial:
 
     at: Mapping[str, int]
     most_pairs: int
+    begin: Callable[[], None] | None = None
+    waits: int = 0
     is_compiled: bool = False
     seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     untimed: list[int] = field(default_factory=lambda: [_UNTIMED, _UNTIMED])
@@ -322,7 +330,10 @@ class Settling(Generic[C]):
             return self._contestants[winner](args, kwargs)
         if trial is None:
             return self._first_call(args, kwargs)
-        if not trial.is_compiled or not self._timing.acquire(blocking=False):
+        if not trial.is_compiled:
+            self._begin_if_due(trial)
+            return serving(args, kwargs)
+        if not self._timing.acquire(blocking=False):
             return serving(args, kwargs)
         try:
             return self._timed(trial, args, kwargs)
@@ -342,7 +353,9 @@ class Settling(Generic[C]):
         """Runs the program that serves first calls, and begins a trial if its calls can be told from others."""
         # A call may give its arrays away.
         given, named = jax.tree_util.tree_map(spec_of_any, (args, kwargs))
+        started = time.perf_counter()
         result = self._contestants[self._serving](args, kwargs)
+        seconds = time.perf_counter() - started
         try:
             key = self._key(args, kwargs)
         except NO_KEY:
@@ -352,7 +365,9 @@ class Settling(Generic[C]):
             return result
         trial = _Trial(self._sizes(args, kwargs), self._settle.calls // 2)
         self.straight = None
-        if self._trials.setdefault(key, trial) is not trial:  # another thread made the first call, too
+        first = self._trials.setdefault(key, trial)
+        if first is not trial:  # of other sizes at the same capacities, or by another thread
+            self._begin_if_due(first)
             return result
         outcome = None if self._serving else self._known_outcome(trial)
         if outcome is not None and outcome.is_chosen_faster:  # the chosen program is compiled
@@ -373,8 +388,19 @@ class Settling(Generic[C]):
             except Exception as e:
                 self._give_up(trial, e)
 
-        self._start(work)
+        trial.begin = work
+        if not self._serving and outcome is None and self._settle.mode != "always":
+            trial.waits = math.ceil(seconds / max(self._contestants[0].predicted, TINY))
+        self._begin_if_due(trial)
         return result
+
+    def _begin_if_due(self, trial: _Trial) -> None:
+        """Begins a trial, unless more calls are to be made before."""
+        with self._finishing:
+            is_due, trial.waits = trial.waits <= 0, trial.waits - 1
+            begin, trial.begin = (trial.begin, None) if is_due else (None, trial.begin)
+        if begin is not None:
+            self._start(begin)
 
     def _known_outcome(self, trial: _Trial) -> TrialOutcome | None:
         """What an earlier process found of a trial."""

@@ -19,20 +19,17 @@ from relax_eg.frontends.jax.equation import STATEFUL, called_jaxpr
 from relax_eg.frontends.symbolic import is_symbolic
 
 # Parameters that do not change what is computed.
-_WITHOUT_MEANING = frozenset(("name", "weak_type", "linear", "unroll", "_split_transpose"))
+WITHOUT_MEANING = frozenset(("name", "weak_type", "linear", "unroll", "_split_transpose"))
 
 
 def canonical_form(nodes: Nodes, closed: Any, sizes: Callable[[Any], Any] | None = None) -> Form:
     """Returns the canonical form of a closed jaxpr. `sizes(n)` returns the number of a symbolic size."""
-    walk = _Walk(nodes, sizes)
-    type_of = walk.forms.type_of
-    inputs = [nodes.add(("input", i), (), *type_of(v.aval)) for i, v in enumerate(closed.jaxpr.invars)]
-    results = walk.applied(closed, inputs)
-    kinds = tuple((*type_of(a), bool(getattr(a, "weak_type", False))) for a in closed.out_avals)
-    return Form(tuple(results), tuple(walk.effects), kinds)
+    walk = CanonicalWalk(nodes, sizes)
+    results = walk.applied(closed, walk.inputs(closed))
+    return Form(tuple(results), tuple(walk.effects), walk.types(closed))
 
 
-class _Walk:
+class CanonicalWalk:
     """A walk over a jaxpr and its nested jaxprs.
 
     - `effects`: the node numbers of the effects so far, in order.
@@ -43,35 +40,48 @@ class _Walk:
         self.effects: list[int] = []
         self._depth = 0
         self._reading: list[int] = []
-        self.forms = Forms(nodes, self.size, self._token)
+        self.forms = Forms(nodes, self.size, self.token)
+
+    def inputs(self, closed: Any) -> list[int]:
+        """The node numbers of the parameters of the closed jaxpr that is read."""
+        invars = enumerate(closed.jaxpr.invars)
+        return [self._nodes.add(("input", i), (), *self.forms.type_of(v.aval)) for i, v in invars]
+
+    def types(self, closed: Any) -> tuple[Hashable, ...]:
+        """The types of its results."""
+        return tuple((*self.forms.type_of(a), bool(getattr(a, "weak_type", False))) for a in closed.out_avals)
+
+    def environment(self, function: Any, args: Sequence[Any]) -> tuple[Any, dict[Any, Any]]:
+        """A jaxpr, closed or not, without its constants, and what its variables are for these operands."""
+        if not isinstance(function, ClosedJaxpr):
+            return function, dict(zip([*function.constvars, *function.invars], args, strict=True))
+        jaxpr: Any = function.jaxpr
+        values = [*map(self._nodes.constant, function.consts), *args]
+        return jaxpr, dict(zip([*jaxpr.constvars, *jaxpr.invars], values, strict=True))
 
     def applied(self, function: Any, args: Sequence[int]) -> list[int]:
         """The results of a jaxpr, closed or not, for these operands."""
-        closed = isinstance(function, ClosedJaxpr)
-        jaxpr: Any = function.jaxpr if closed else function
-        env: dict[Any, int] = {}
-        if closed:
-            env.update(zip(jaxpr.constvars, map(self._nodes.constant, function.consts), strict=True))
-        env.update(zip(jaxpr.invars if closed else [*jaxpr.constvars, *jaxpr.invars], args, strict=True))
+        jaxpr, env = self.environment(function, args)
         read = functools.partial(self._read, env)
         for eqn in jaxpr.eqns:
-            env.update(zip(eqn.outvars, self._equation(eqn, [read(a) for a in eqn.invars]), strict=True))
+            env.update(zip(eqn.outvars, self.equation(eqn, [read(a) for a in eqn.invars]), strict=True))
         return [read(a) for a in jaxpr.outvars]
 
     def _read(self, env: Mapping[Any, int], atom: Any) -> int:
-        if not isinstance(atom, Literal):
-            return env[atom]
+        return self.literal(atom) if isinstance(atom, Literal) else env[atom]
+
+    def literal(self, atom: Any) -> int:
+        """The node number of a number, or of an array that an equation holds."""
         if isinstance(atom.val, (jax.Array, Tracer)):
             return self._nodes.constant(atom.val)
-        aval: Any = atom.aval
-        return self._nodes.small_array(np.asarray(atom.val, aval.dtype))
+        return self._nodes.small_array(np.asarray(atom.val, atom.aval.dtype))
 
     def size(self, n: Any) -> Any:
         return self._sizes(n) if self._sizes is not None and type(n) is not int and is_symbolic(n) else n
 
     # --- equations ---
 
-    def _equation(self, eqn: Any, args: list[int]) -> list[int]:
+    def equation(self, eqn: Any, args: list[int]) -> list[int]:
         name, params = eqn.primitive.name, eqn.params
         if name == "dim_as_value" and isinstance(n := self.size(params["dim"]), int):
             return [self._nodes.small_array(np.asarray(n, eqn.outvars[0].aval.dtype), eqn)]
@@ -194,9 +204,9 @@ class _Walk:
     # --- parameters ---
 
     def _params(self, params: Mapping[str, Any]) -> Hashable:
-        return tuple((k, self._token(v)) for k, v in sorted(params.items()) if k not in _WITHOUT_MEANING)
+        return tuple((k, self.token(v)) for k, v in sorted(params.items()) if k not in WITHOUT_MEANING)
 
-    def _token(self, value: Any) -> Hashable:
+    def token(self, value: Any) -> Hashable:
         """A hashable value that is equal for parameters with the same meaning."""
         kind = type(value)
         if value is None or kind in (int, str):
@@ -208,9 +218,9 @@ class _Walk:
         if is_symbolic(value):
             return self.size(value)
         if isinstance(value, (tuple, list)):
-            return kind.__name__, tuple(map(self._token, value))  # type: ignore[reportUnknownArgumentType]
+            return kind.__name__, tuple(map(self.token, value))  # type: ignore[reportUnknownArgumentType]
         if kind is dict:
-            return "dict", tuple((self._token(k), self._token(v)) for k, v in value.items())
+            return "dict", tuple((self.token(k), self.token(v)) for k, v in value.items())
         if isinstance(value, (ClosedJaxpr, Jaxpr)):
             jaxpr: Any = getattr(value, "jaxpr", value)
             held = [] if isinstance(value, ClosedJaxpr) else jaxpr.constvars
@@ -240,7 +250,7 @@ class _Walk:
         if parts is not None:
             self._reading.append(id(value))
             try:
-                return parts[0], tuple(map(self._token, parts[1]))
+                return parts[0], tuple(map(self.token, parts[1]))
             finally:
                 self._reading.pop()
         try:
@@ -267,8 +277,8 @@ def _content(cell: Any) -> Any:
         return None
 
 
-_CONTROL: Mapping[str, Callable[[_Walk, Any, list[int]], list[int]]] = {
-    "scan": _Walk._scan,  # pyright: ignore[reportPrivateUsage]
-    "while": _Walk._while,  # pyright: ignore[reportPrivateUsage]
-    "cond": _Walk._cond,  # pyright: ignore[reportPrivateUsage]
+_CONTROL: Mapping[str, Callable[[CanonicalWalk, Any, list[int]], list[int]]] = {
+    "scan": CanonicalWalk._scan,  # pyright: ignore[reportPrivateUsage]
+    "while": CanonicalWalk._while,  # pyright: ignore[reportPrivateUsage]
+    "cond": CanonicalWalk._cond,  # pyright: ignore[reportPrivateUsage]
 }
