@@ -256,11 +256,7 @@ class _Joining:
         times = self.times[name]
         parameters = {p: i for i, p in enumerate(g.function.params)}
         mine = self.found.parameters[name] = [-1] * len(parameters)
-        stack = list(g.graph.roots)
-        while stack:
-            c = stack.pop()
-            if (name, c) in self.number:
-                continue
+        for c in reached(g.graph.roots, lambda c: (x for _, k in self.candidates(name, c) for x in k.children)):
             annotation = g.graph.annotations[c]
             n = self.number[name, c] = len(self.found.values)
             self.found.values.append(SpreadValue(annotation, self.size(annotation), times, name, c))
@@ -276,7 +272,6 @@ class _Joining:
                     for j, target in enumerate(called):
                         self.times[target] = self.times.get(target, 0.0) + times * steps
                         self.sites.setdefault(target, []).append((name, c, k, j))
-                stack += k.children
         for p, i in parameters.items():
             if mine[i] < 0:
                 mine[i] = len(self.found.values)
