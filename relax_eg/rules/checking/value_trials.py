@@ -246,7 +246,7 @@ def determinants_of_products(rng: np.random.Generator) -> Trial:
         d: frozenset(("nonzero",)),
     }
     args = tuple(np.asarray(x, np.float32) for x in drawn.values())
-    return trial_of(params, node, args, "numpy", 1e-3, known=known)  # limit: float32, singular ones too
+    return trial_of(params, node, args, "numpy", _ROUNDING, known=known)
 
 
 def reductions(rng: np.random.Generator) -> Trial:
