@@ -292,7 +292,7 @@ class _Joining:
             if owner != name or self.found.values[n].parameter >= 0:
                 continue
             for i, k in self.candidates(name, c):
-                self._add_way(name, c, i, k, n)
+                self._add_way(name, i, k, n)
 
     def _add_parameter(self, name: str, i: int, n: int, is_entry: bool) -> None:
         value = self.found.values[n]
@@ -349,7 +349,7 @@ class _Joining:
         found = reached((c,), lambda x: [y for _, k in self.candidates(owner, x) for y in k.children])
         return any(name in self.followed(owner, k) for x in found for _, k in self.candidates(owner, x))
 
-    def _add_way(self, name: str, c: int, i: int, k: Candidate, n: int) -> None:
+    def _add_way(self, name: str, i: int, k: Candidate, n: int) -> None:
         g, value = self.graphs[name], self.found.values[n]
         if k.op == heads.FUNCTION or (self.followed(name, k) and not isinstance(value.annotation, Tensor)):
             return

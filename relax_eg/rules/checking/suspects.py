@@ -153,7 +153,7 @@ def sizes_near(instance: Instance) -> tuple[list[dict[str, int]], tuple[tuple[st
                 if not all(size_guard_holds(g, sizes) for g in instance.guards) or unmet_precondition(
                     size_preconditions(instance.left), sizes
                 ):
-                    sizes = _uniform_sizes(instance, names, name, n)
+                    sizes = _uniform_sizes(instance, names, n)
                     if sizes is None:
                         reached = reached or not _guards_admit(instance, base, name, n)
                         continue
@@ -171,7 +171,7 @@ def _guards_admit(instance: Instance, base: Sizes, name: str, n: int) -> bool:
     return all(size_guard_holds(g, {**base, name: n}) for g in instance.guards)
 
 
-def _uniform_sizes(instance: Instance, names: Sequence[str], name: str, n: int) -> dict[str, int] | None:
+def _uniform_sizes(instance: Instance, names: Sequence[str], n: int) -> dict[str, int] | None:
     """A binding of all sizes to `n`, for instances that do not admit `n` together with the least sizes; None if `n` is
     too large or the instance does not admit this binding either."""
     sizes = dict.fromkeys(names, n)
