@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +27,7 @@ from relax_eg.ops.interpret import evaluate_points
 from relax_eg.plain_data import read_json
 from relax_eg.rules.checking.verdict import Verdict
 from relax_eg.rules.checking.verification import WAYS, Verifiers, Way
-from relax_eg.rules.content import checker
+from relax_eg.rules.content import checker, digest
 from relax_eg.rules.signature import Numerics
 
 Outcome = Literal["proved", "tested", "refuted", "unknown"]
@@ -328,7 +327,7 @@ def _proof(v: dict[str, Any], a: _Attempt, before: LawProof | None, way: Way) ->
 
 
 def _key(text: str) -> str:
-    return blake2b(f"{checker()}\n{text}".encode(), digest_size=16).hexdigest()
+    return digest(f"{checker()}\n{text}")
 
 
 def _read(folder: Path | None) -> dict[str, dict[str, Any]]:

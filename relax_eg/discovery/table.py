@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -152,8 +152,7 @@ class TermTable:
         found: list[Array] = []
         for values, at in zip(self.points.values, self.points.sizes, strict=True):
             env = {e: values[numbers[e.attr("name")]] for e in leaves}
-            with np.errstate(all="ignore"):
-                found.append(np.asarray(evaluate_points((root,), env, at, len(values[0]), ordered=self.points.bits)[0]))
+            found.append(self._computed(root, env, at, len(values[0])))
         return found, (root.shape, "float32" if is_float(root.dtype) else root.dtype)
 
     def with_row(self, row: Array, t: Type) -> Term | None:
@@ -228,10 +227,12 @@ class TermTable:
         found: list[Array] = []
         for b, at in enumerate(self.points.sizes):
             env = {p: np.asarray(v[b]) for p, v in zip(params, inner, strict=True)}
-            draws = len(self.points.values[b][0])
-            with np.errstate(all="ignore"):
-                found.append(np.asarray(evaluate_points((root,), env, at, draws, ordered=self.points.bits)[0]))
+            found.append(self._computed(root, env, at, len(self.points.values[b][0])))
         return found
+
+    def _computed(self, root: Expr, env: Mapping[Expr, Array], at: Mapping[str, int], draws: int) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(evaluate_points((root,), env, at, draws, ordered=self.points.bits)[0])
 
     def _evaluate(
         self, number: int, chosen: tuple[tuple[Type, int], ...], t: Type
@@ -275,11 +276,9 @@ class TermTable:
             taken = stack[b][place]
             env[p] = taken.reshape(n * draws, *taken.shape[2:])
         try:
-            with np.errstate(all="ignore"):
-                (made,) = evaluate_points((root,), env, at, n * draws, ordered=self.points.bits)
+            made = self._computed(root, env, at, n * draws)
         except (RelaxEgError, IndexError):  # it reads out of range, or has dimension numbers for other ranks
             return None
-        made = np.asarray(made)
         return made.reshape(n, draws, *made.shape[1:])
 
     # --- equality under conditions ---

@@ -205,7 +205,7 @@ class _Evaluator:
             return self._bind(b, e, scope)
         own = self._at_sizes(f, args) if known or name in self.general else None
         if own is not None:
-            if self._decides(own, args) and self._may_spend(scope):
+            if self._decides(own, args) and self._may_spend():
                 return self._inlined(own, args, scope)
             if name in self.general and self.depth < DEPTH:
                 new, given = self._specialised(own, args, ())
@@ -223,7 +223,7 @@ class _Evaluator:
         self.depth -= 1
         return result
 
-    def _may_spend(self, scope: _Scope) -> bool:
+    def _may_spend(self) -> bool:
         return self.spent < FUEL and self.depth < DEPTH
 
     def _at_sizes(self, f: Function, args: Sequence[Expr]) -> Function | None:
@@ -271,7 +271,7 @@ class _Evaluator:
         if taken is not None:
             args = [*parts.constants, *(index.args if e.op == MATCH else ())]
             own = self._at_sizes(functions[taken], args)
-            if own is not None and self._may_spend(scope):
+            if own is not None and self._may_spend():
                 return self._inlined(own, args, scope)
         if self.depth >= DEPTH:
             return self._bind(b, self._deduced(e), scope)

@@ -49,7 +49,7 @@ class AxisSearch(AxisPrices):
             if not circle:
                 bound = 0.0 if model.demands.byte_price else max(0.0, min(found.bound * model.unit, choice.cost))
                 return replace(choice, bound=bound, ran_out=found.ran_out)
-            model.forbid(circle, choice)
+            model.forbid(circle)
         raise ExtractionError("every choice found computes a value from itself; please report this")
 
     def descended(self, model: AxisProgram, start: AxisChoice | None, trees: int, deadline: float) -> AxisChoice | None:

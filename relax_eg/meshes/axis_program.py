@@ -176,7 +176,7 @@ class AxisProgram(LinearProgram):
         """Bytes of a value in a part on each device."""
         return self.prices.change_bytes(v, part) / (self.prices.n if isinstance(part, int) else 1)
 
-    def forbid(self, circle: Sequence[int], choice: AxisChoice) -> None:
+    def forbid(self, circle: Sequence[int]) -> None:
         """Forbids that these values are computed from each other in a circle."""
         columns: list[int] = []
         inside = set(circle)

@@ -256,11 +256,7 @@ class _Joining:
         times = self.times[name]
         parameters = {p: i for i, p in enumerate(g.function.params)}
         mine = self.found.parameters[name] = [-1] * len(parameters)
-        stack = list(g.graph.roots)
-        while stack:
-            c = stack.pop()
-            if (name, c) in self.number:
-                continue
+        for c in reached(g.graph.roots, lambda c: (x for _, k in self.candidates(name, c) for x in k.children)):
             annotation = g.graph.annotations[c]
             n = self.number[name, c] = len(self.found.values)
             self.found.values.append(SpreadValue(annotation, self.size(annotation), times, name, c))
@@ -276,7 +272,6 @@ class _Joining:
                     for j, target in enumerate(called):
                         self.times[target] = self.times.get(target, 0.0) + times * steps
                         self.sites.setdefault(target, []).append((name, c, k, j))
-                stack += k.children
         for p, i in parameters.items():
             if mine[i] < 0:
                 mine[i] = len(self.found.values)
@@ -297,7 +292,7 @@ class _Joining:
             if owner != name or self.found.values[n].parameter >= 0:
                 continue
             for i, k in self.candidates(name, c):
-                self._add_way(name, c, i, k, n)
+                self._add_way(name, i, k, n)
 
     def _add_parameter(self, name: str, i: int, n: int, is_entry: bool) -> None:
         value = self.found.values[n]
@@ -354,7 +349,7 @@ class _Joining:
         found = reached((c,), lambda x: [y for _, k in self.candidates(owner, x) for y in k.children])
         return any(name in self.followed(owner, k) for x in found for _, k in self.candidates(owner, x))
 
-    def _add_way(self, name: str, c: int, i: int, k: Candidate, n: int) -> None:
+    def _add_way(self, name: str, i: int, k: Candidate, n: int) -> None:
         g, value = self.graphs[name], self.found.values[n]
         if k.op == heads.FUNCTION or (self.followed(name, k) and not isinstance(value.annotation, Tensor)):
             return

@@ -101,11 +101,6 @@ class Spreading:
         """The placement in which a value comes about."""
         return MeshPlacement(tuple(c.part(v) for c in self.choices))
 
-    def placements(self, v: int) -> list[MeshPlacement]:
-        """All placements in which a value is needed."""
-        each = [sorted(c.needed.get(v, {c.part(v)}), key=str) for c in self.choices]
-        return [MeshPlacement(parts) for parts in itertools.product(*each)]
-
     def local_bytes(self, v: int, placement: MeshPlacement) -> float:
         """Bytes of a value on each device."""
         value = self.program.values[v]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.errors import OptionError, RuleError, SpecError
-from relax_eg.ops.facts import FACTS, fact_named
+from relax_eg.ops.facts import fact_named
 from relax_eg.shapes import Dim, Relation
 from relax_eg.shapes.relation import MIRRORED, OPERATORS
 
@@ -162,19 +162,3 @@ def claims_of(guards: Iterable[Guard]) -> dict[str, frozenset[str]]:
         if isinstance(g, Claim):
             found[g.name] = found.get(g.name, frozenset()) | {g.fact}
     return found
-
-
-__all__ = [
-    "FACTS",
-    "WORDS",
-    "Claim",
-    "Guard",
-    "InOrder",
-    "OriginGuard",
-    "ValueGuard",
-    "ValueTest",
-    "claims_of",
-    "key_of",
-    "names_of",
-    "parse_guards",
-]

@@ -86,7 +86,7 @@ def meanings(operators: Iterable[str]) -> str:
 def _meaning(operator: Operator) -> str:
     """A hash of an operator's parameters, attributes, deduction function, index equations, reference and definition."""
     said = (operator.parameters, operator.attributes, operator.deduce, operator.equations, operator.reference)
-    return _hash(repr(text_token(said if operator.definition is None else (*said, operator.definition))))
+    return digest(repr(text_token(said if operator.definition is None else (*said, operator.definition))))
 
 
 @functools.lru_cache(1)
@@ -95,10 +95,10 @@ def checker() -> str:
     files = sorted({f.relative_to(_PACKAGE).as_posix() for pattern in CHECKER for f in _PACKAGE.glob(pattern)})
     apart = {f"rules/{name}.py" for name in _NO_CHECKER}
     texts = {f: (_PACKAGE / f).read_text(encoding="utf-8") for f in files if f not in apart}
-    return _hash("\n".join(f"{f}\n{_code_lines(text.splitlines())}" for f, text in texts.items()))
+    return digest("\n".join(f"{f}\n{_code_lines(text.splitlines())}" for f, text in texts.items()))
 
 
-def _hash(text: str) -> str:
+def digest(text: str) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -110,12 +110,11 @@ def _code_lines(lines: Iterable[str]) -> str:
 def content_hash(rule: Rule | Schema) -> str:
     """A hash of the content of `rule`. It may differ between processes, see `lasting_hash`."""
     if isinstance(rule, Schema):
-        return blake2b(_schema_text(rule).encode(), digest_size=16).hexdigest()
+        return digest(_schema_text(rule))
     signature = [(n, tuple(map(str, s.dims)), s.dtype) for n, s in rule.signature.items()]
     attributes = [(n, s, rule.choices(n)) for n, s in rule.attributes.items()]
     declared = rule.name, signature, attributes, rule.sizes, rule.when, rule.numerics, rule.reverse
-    text = "\n".join([repr(declared), *_function_text(rule), *_library_text(rule)])
-    return blake2b(text.encode(), digest_size=16).hexdigest()
+    return digest("\n".join([repr(declared), *_function_text(rule), *_library_text(rule)]))
 
 
 def lasting_hash(rule: Rule | Schema) -> str:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -464,9 +465,7 @@ def _groups(rule: Rule, ranks: Iterable[int], dtypes: Sequence[str], operators: 
 def _combinations(rule: Rule, domains: list[Values], operators: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Combinations of attribute values with these `operators`, the first values first; a fixed random sample if there
     are many."""
-    size = 1
-    for d in domains:
-        size *= len(d)
+    size = math.prod(map(len, domains))
     if size <= _MOST_VALUES:
         chosen: Iterable[tuple[Any, ...]] = itertools.product(*domains)
     else:

@@ -78,7 +78,7 @@ def _causal(rows: Dim, total: Dim, past: Dim) -> Expr:
     return op.less_equal(op.iota(shape, 3), op.iota(shape, 2) + op.dim_value(past))
 
 
-def _softmax(n: OnnxNode, scores: Expr, sink: Expr | None) -> Expr:
+def _softmax(scores: Expr, sink: Expr | None) -> Expr:
     """The softmax over keys. `sink`: for each head, the score of a key that has no value."""
     if sink is None:
         return computed_in_float32(op.softmax, scores)
@@ -112,7 +112,7 @@ def _attend(
         scores = op.tanh(scores / softcap) * softcap
     for each in added:
         scores = scores + each
-    weights = _softmax(n, scores, sink)
+    weights = _softmax(scores, sink)
     return _products(weights, v), scores, weights
 
 

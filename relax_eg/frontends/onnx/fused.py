@@ -3,9 +3,10 @@ normalisation, embeddings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from relax_eg.frontends.onnx import windows
+from relax_eg.frontends.onnx.activations import activated
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.normalisation import statistics
 from relax_eg.frontends.onnx.quantized import number_of
@@ -17,23 +18,15 @@ from relax_eg.ops.reduction import accumulator
 _SMALL = 1e-12  # given: the epsilon of onnxruntime's fused normalisations
 _QUICK = 1.702  # given: the alpha of onnxruntime's QuickGelu
 
-# given: activations by onnxruntime; of their parameters, in the order of `activation_params`, what is left out
-_ACTIVATIONS: Mapping[str, tuple[Callable[..., Expr], tuple[float, ...]]] = {
-    "Relu": (op.relu, ()),
-    "Sigmoid": (op.sigmoid, ()),
-    "Tanh": (op.tanh, ()),
-    "LeakyRelu": (lambda x, a: op.where(op.less(x, 0), a * x, x), (0.01,)),
-    "HardSigmoid": (lambda x, a, b: op.minimum(op.maximum(x * a + b, 0), 1), (0.2, 0.5)),
-    "Clip": (lambda x, low, high: op.minimum(op.maximum(x, low), high), (0.0, 0.0)),
-}
+_ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Clip")  # given: those that onnxruntime fuses
 
 
 def _activated(n: OnnxNode, y: Expr, given: list[float]) -> Expr:
     name = n.choice("activation", None, None, "", *_ACTIVATIONS)
-    if not name:
-        return y
-    f, usual = _ACTIVATIONS[name]
-    return f(y, *given[: len(usual)], *usual[len(given) :])
+    if name == "Clip":
+        low, high = (*given[:2], *(0.0, 0.0)[len(given) :])
+        return op.minimum(op.maximum(y, low), high)
+    return activated(name, y, *given) if name else y
 
 
 def _matmul(n: OnnxNode) -> Expr:

@@ -74,14 +74,14 @@ def _tensor_scatter(n: OnnxNode) -> Expr:
     if axis == 0:
         raise n.error("axis 0", "an axis behind the batch")
 
-    def scattered(x: Any, updates: Any, *first: Any) -> Any:
-        start = first[0] if first else jnp.zeros((x.shape[0],), np.int64)
+    def scattered(x: Any, updates: Any, first: Any) -> Any:
+        start = jnp.zeros((x.shape[0],), np.int64) if first is None else first
         grid = [jax.lax.broadcasted_iota(start.dtype, updates.shape, a) for a in range(x.ndim)]
         grid[axis] = grid[axis] + start.reshape((-1, *(1,) * (x.ndim - 1)))
         grid[axis] = grid[axis] % x.shape[axis] if circular else grid[axis]
         return x.at[tuple(grid)].set(updates)
 
-    return traced_one(n, scattered, x, updates, *([] if first is None else [first]))
+    return traced_one(n, scattered, x, updates, first)
 
 
 def _reverse_sequence(n: OnnxNode) -> Expr:

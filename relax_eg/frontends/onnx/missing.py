@@ -63,7 +63,7 @@ def uses(scope: GraphScope) -> dict[str, OperatorNodes]:
                     own = {domain_of(o): int(o.version) for o in function.opset_import}
                     visit(function.node, own, f"function {kind}, ")
             else:
-                place += f" ({domain + '.' if domain else ''}{kind}, opset {opset})"
+                place += f" ({handler_name(domain, kind)}, opset {opset})"
                 why = None if _is_read(onnx, node, domain, opset) else _why(domain, kind)
                 found.setdefault(handler_name(domain, kind), OperatorNodes([], why)).places.append(place)
             for a in node.attribute:

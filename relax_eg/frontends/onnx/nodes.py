@@ -7,7 +7,7 @@ reader of the graph refuses it (`unread_part`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -189,8 +189,7 @@ class OnnxNode:
 
     def unread_copy(self) -> OnnxNode:
         """A copy of the node in which nothing counts as read."""
-        given = (self.kind, self.where, self.inputs, self.attributes, self.output_count, self.opset)
-        return OnnxNode(*given, self.functions, self.entry_steps)
+        return replace(self, _names=set(), _places=set())
 
     def unread_part(self) -> str | None:
         """An attribute or input of the node that was not read, as text; None if there is none."""

@@ -29,6 +29,7 @@ from relax_eg.frontends.onnx import (
     training,
     windows,
 )
+from relax_eg.frontends.onnx.activations import ACTIVATIONS, activated
 from relax_eg.frontends.onnx.creation import normal_indices
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.values import MOST_KNOWN, Array, KnownArray, greatest, is_known, least
@@ -49,10 +50,6 @@ def _binary(f: Callable[[Expr, Expr], Expr]) -> Handler:
 
 def _nary(f: Callable[[Expr, Expr], Expr]) -> Handler:
     return lambda n: functools.reduce(f, n.all)
-
-
-def _softplus(x: Expr) -> Expr:
-    return op.maximum(x, 0) + op.log1p(op.exp(-op.abs(x)))
 
 
 def _check_shape(n: OnnxNode, y: Expr, x: Expr) -> Expr:
@@ -105,12 +102,10 @@ def _gelu(n: OnnxNode) -> Expr:
     return op.gelu(n[0], approximate=n.choice("approximate", "none", "none", "tanh") == "tanh")
 
 
-def _elu(x: Expr, alpha: float) -> Expr:
-    return op.where(op.greater(x, 0), x, alpha * op.expm1(op.minimum(x, 0)))
-
-
-def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
-    return op.minimum(op.maximum(x * alpha + beta, 0), 1)
+def _activation(name: str) -> Handler:
+    usual = ACTIVATIONS[name][1]
+    names = ("alpha", "beta")[: len(usual)]
+    return lambda n: activated(name, n[0], *map(n.at, names, usual))
 
 
 def _celu(x: Expr, alpha: float) -> Expr:
@@ -119,12 +114,7 @@ def _celu(x: Expr, alpha: float) -> Expr:
 
 def _selu(n: OnnxNode) -> Expr:
     alpha, gamma = n.at("alpha", 1.67326319217681884765625), n.at("gamma", 1.05070102214813232421875)
-    return gamma * _elu(n[0], alpha)
-
-
-def _leaky_relu(n: OnnxNode) -> Expr:
-    x = n[0]
-    return op.where(op.less(x, 0), n.at("alpha", 0.01) * x, x)
+    return gamma * activated("Elu", n[0], alpha)
 
 
 _MOST_MULTIPLIED = 8  # limit: the largest constant exponent for which a power becomes a product
@@ -492,11 +482,12 @@ HANDLERS: dict[str, Handler] = {
         "Abs": _abs, "Acos": op.acos, "Acosh": op.acosh, "Asin": op.asin, "Asinh": op.asinh, "Atan": op.atan,
         "Atanh": op.atanh, "Ceil": op.ceil, "Cos": op.cos, "Cosh": op.cosh, "Erf": op.erf, "Exp": op.exp,
         "Floor": op.floor, "IsNaN": op.isnan, "Log": op.log, "Neg": op.negative,
-        "Not": op.logical_not, "Reciprocal": op.reciprocal, "Relu": op.relu, "Round": op.round,
-        "Sigmoid": op.sigmoid, "Sign": op.sign, "Sin": op.sin, "Sinh": op.sinh, "Sqrt": op.sqrt, "Tan": op.tan,
-        "Tanh": op.tanh, "Softplus": _softplus, "Softsign": lambda x: x / (1 + op.abs(x)),
-        "HardSwish": lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5), "Mish": lambda x: x * op.tanh(_softplus(x)),
+        "Not": op.logical_not, "Reciprocal": op.reciprocal, "Round": op.round,
+        "Sign": op.sign, "Sin": op.sin, "Sinh": op.sinh, "Sqrt": op.sqrt, "Tan": op.tan,
+        "HardSwish": lambda x: x * activated("HardSigmoid", x, 1 / 6, 0.5),
+        "Mish": lambda x: x * op.tanh(activated("Softplus", x)),
     }.items()},
+    **{name: _activation(name) for name in ACTIVATIONS.keys() - {"Affine", "ScaledTanh"}},  # no operators of ONNX
     **{name: _binary(f) for name, f in {
         "Add": op.add, "Sub": op.subtract, "Mul": op.multiply, "Div": op.divide, "MatMul": op.matmul, "Equal": op.equal,
         "Less": op.less, "LessOrEqual": op.less_equal, "Greater": op.greater, "GreaterOrEqual": op.greater_equal,
@@ -512,9 +503,7 @@ HANDLERS: dict[str, Handler] = {
     }.items()},
     "Mean": lambda n: computed_in_float32(lambda *xs: functools.reduce(op.add, xs) / len(xs), *n.all),
     "PRelu": _prelu, "Pow": _pow, "Mod": _mod, "Clip": _clip, "Where": lambda n: op.where(n[0], n[1], n[2]),
-    "Gelu": _gelu, "Elu": lambda n: _elu(n[0], n.at("alpha", 1.0)), "Selu": _selu, "LeakyRelu": _leaky_relu,
-    "Celu": lambda n: _celu(n[0], n.at("alpha", 1.0)),
-    "HardSigmoid": lambda n: _hard_sigmoid(n[0], n.at("alpha", 0.2), n.at("beta", 0.5)),
+    "Gelu": _gelu, "Selu": _selu, "Celu": lambda n: _celu(n[0], n.at("alpha", 1.0)),
     "Softmax": lambda n: normalisation.softmax(n, op.softmax, n[0], n.opset),
     "LogSoftmax": lambda n: normalisation.softmax(n, op.log_softmax, n[0], n.opset), "Gemm": _gemm,
     "Cast": _cast, "CastLike": _cast, "Dropout": _dropout,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from relax_eg.dtypes import dtype_of, is_integer
 from relax_eg.frontends.onnx import normalisation, windows
+from relax_eg.frontends.onnx.activations import activated
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.values import KnownArray
 from relax_eg.ir.expr import Expr, const
@@ -148,14 +149,9 @@ def _as_integers(n: OnnxNode, y: Expr, i: int, default: str) -> Expr:
     return saturated(rounded + op.astype(op.reshape(zero, ()), "float32"), zero.dtype)
 
 
-def _qlinear(f: Callable[..., Expr], count: int) -> Callable[[OnnxNode], Expr]:
+def _qlinear(n: OnnxNode, f: Callable[..., Expr], count: int = 1) -> Expr:
     """An operator on the numbers for which `count` inputs of integers stand."""
-    return lambda n: _as_integers(n, f(*(_number(n, 3 * i) for i in range(count))), 3 * count, n.dtype(0))
-
-
-def _qlinear_leaky_relu(n: OnnxNode) -> Expr:
-    alpha = n.at("alpha", 0.01)
-    return _qlinear(lambda x: op.where(op.less(x, 0), x * alpha, x), 1)(n)
+    return _as_integers(n, f(*(_number(n, 3 * i) for i in range(count))), 3 * count, n.dtype(0))
 
 
 def _qlinear_concat(n: OnnxNode) -> Expr:
@@ -163,25 +159,15 @@ def _qlinear_concat(n: OnnxNode) -> Expr:
     return _as_integers(n, op.concat(parts, n.axis(None, parts[0].ndim)), 0, n.dtype(2))
 
 
-def _qlinear_global_average_pool(n: OnnxNode) -> Expr:
-    last = n.flag("channels_last")
-    x = _number(n, 0)
-    axes = tuple(range(1, x.ndim - 1)) if last else tuple(range(2, x.ndim))
-    return _as_integers(n, op.mean(x, axes, True), 3, n.dtype(0))
+def _space(n: OnnxNode, x: Expr) -> tuple[int, ...]:
+    return tuple(range(1, x.ndim - 1)) if n.flag("channels_last") else windows.space_of(x)
 
 
-def _qlinear_average_pool(n: OnnxNode) -> Expr:
-    x = _number(n, 0)
+def _averaged(n: OnnxNode, x: Expr) -> Expr:
     if not n.flag("channels_last"):
-        return _as_integers(n, windows.averaged(n, x), 3, n.dtype(0))
-    first = op.permute_dims(x, (0, x.ndim - 1, *range(1, x.ndim - 1)))
-    y = op.permute_dims(windows.averaged(n, first), (0, *range(2, x.ndim), 1))
-    return _as_integers(n, y, 3, n.dtype(0))
-
-
-def _qlinear_softmax(n: OnnxNode) -> Expr:
-    y = normalisation.softmax(n, op.softmax, _number(n, 0), n.at("opset", 1))
-    return _as_integers(n, y, 3, n.dtype(0))
+        return windows.averaged(n, x)
+    y = windows.averaged(n, op.permute_dims(x, (0, x.ndim - 1, *_space(n, x))))
+    return op.permute_dims(y, (0, *range(2, x.ndim), 1))
 
 
 def _qgemm(n: OnnxNode) -> Expr:
@@ -199,14 +185,14 @@ def _qgemm(n: OnnxNode) -> Expr:
 _OF_ONNXRUNTIME: dict[str, Handler] = {
     "DequantizeLinear": _dequantize,
     "QGemm": _qgemm,
-    "QLinearAdd": _qlinear(op.add, 2),
-    "QLinearAveragePool": _qlinear_average_pool,
+    "QLinearAdd": lambda n: _qlinear(n, op.add, 2),
+    "QLinearAveragePool": lambda n: _qlinear(n, lambda x: _averaged(n, x)),
     "QLinearConcat": _qlinear_concat,
-    "QLinearGlobalAveragePool": _qlinear_global_average_pool,
-    "QLinearLeakyRelu": _qlinear_leaky_relu,
-    "QLinearMul": _qlinear(op.multiply, 2),
-    "QLinearSigmoid": _qlinear(op.sigmoid, 1),
-    "QLinearSoftmax": _qlinear_softmax,
+    "QLinearGlobalAveragePool": lambda n: _qlinear(n, lambda x: op.mean(x, _space(n, x), True)),
+    "QLinearLeakyRelu": lambda n: _qlinear(n, lambda x: activated("LeakyRelu", x, n.at("alpha", 0.01))),
+    "QLinearMul": lambda n: _qlinear(n, op.multiply, 2),
+    "QLinearSigmoid": lambda n: _qlinear(n, op.sigmoid),
+    "QLinearSoftmax": lambda n: _qlinear(n, lambda x: normalisation.softmax(n, op.softmax, x, n.at("opset", 1))),
     "QLinearWhere": lambda n: _as_integers(n, op.where(n[0], _number(n, 1), _number(n, 4)), 7, n.dtype(1)),
     "QuantizeLinear": _quantize,
 }

@@ -3,12 +3,15 @@ products of the inputs with their weights are computed for all steps at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from relax_eg.frontends.onnx.activations import ACTIVATIONS
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.quantized import STEPS
 from relax_eg.frontends.onnx.traced import traced
@@ -17,22 +20,9 @@ from relax_eg.ops import api as op
 
 _Function = Callable[..., Any]
 
-# given: each activation with the default values of alpha and beta, those of ONNX
-_ACTIVATIONS: Mapping[str, tuple[_Function, float, float]] = {
-    "affine": (lambda x, a, b: a * x + b, 1.0, 0.0),
-    "elu": (lambda x, a, b: jnp.where(x > 0, x, a * jnp.expm1(jnp.minimum(x, 0))), 1.0, 0.0),
-    "hardsigmoid": (lambda x, a, b: jnp.clip(a * x + b, 0, 1), 0.2, 0.5),
-    "leakyrelu": (lambda x, a, b: jnp.where(x < 0, a * x, x), 0.01, 0.0),
-    "relu": (lambda x, a, b: jnp.maximum(x, 0), 0.0, 0.0),
-    "scaledtanh": (lambda x, a, b: a * jnp.tanh(b * x), 1.0, 1.0),
-    "sigmoid": (lambda x, a, b: jax.nn.sigmoid(x), 0.0, 0.0),
-    "softplus": (lambda x, a, b: jax.nn.softplus(x), 0.0, 0.0),
-    "softsign": (lambda x, a, b: x / (1 + jnp.abs(x)), 0.0, 0.0),
-    "tanh": (lambda x, a, b: jnp.tanh(x), 0.0, 0.0),
-    "thresholdedrelu": (lambda x, a, b: jnp.where(x > a, x, 0), 1.0, 0.0),
-}  # fmt: skip
-_USES_ALPHA = ("affine", "elu", "hardsigmoid", "leakyrelu", "scaledtanh", "thresholdedrelu")
-_USES_BETA = ("affine", "hardsigmoid", "scaledtanh")
+_BY_NAME = {name.lower(): activation for name, activation in ACTIVATIONS.items()}  # nodes spell them as they like
+# JAX's functions under the names that activations use.
+_FUNCTIONS = SimpleNamespace(**vars(jnp) | {"relu": jax.nn.relu, "sigmoid": jax.nn.sigmoid})
 
 # A cell: (gates, state, recurrent weights and bias, activations) -> state. `_rnn`, `_gru` and `_lstm` make them.
 _Cell = Callable[[Any, tuple[Any, ...], Any, Any, Sequence[_Function]], tuple[Any, ...]]
@@ -42,19 +32,18 @@ def _activations(n: OnnxNode, default: Sequence[str], directions: int) -> list[l
     """The activations of each direction, with clipping, alpha and beta applied."""
     names = [s.lower() for s in n.at("activations", [*default] * directions)]
     alphas, betas, most = list(n.at("activation_alpha", [])), list(n.at("activation_beta", [])), n.at("clip")
-    if len(names) != len(default) * directions or any(name not in _ACTIVATIONS for name in names):
-        raise n.error(f"activations={names}", f"{len(default)} a direction, each one of {', '.join(_ACTIVATIONS)}")
+    if len(names) != len(default) * directions or any(name not in _BY_NAME for name in names):
+        raise n.error(f"activations={names}", f"{len(default)} a direction, each one of {', '.join(_BY_NAME)}")
     made: list[_Function] = []
     for name in names:
-        f, alpha, beta = _ACTIVATIONS[name]
-        alpha = alphas.pop(0) if alphas and name in _USES_ALPHA else alpha
-        beta = betas.pop(0) if betas and name in _USES_BETA else beta
-        made.append(_clipped(f, alpha, beta, most))
+        f, usual = _BY_NAME[name]
+        parameters = [given.pop(0) if given else v for given, v in zip((alphas, betas), usual, strict=False)]
+        made.append(_clipped(partial(f, _FUNCTIONS), parameters, most))
     return [made[i : i + len(default)] for i in range(0, len(made), len(default))]
 
 
-def _clipped(f: _Function, alpha: float, beta: float, most: float | None) -> _Function:
-    return lambda x: f(x if most is None else jnp.clip(x, -most, most), alpha, beta)
+def _clipped(f: _Function, parameters: Sequence[float], most: float | None) -> _Function:
+    return lambda x: f(x if most is None else jnp.clip(x, -most, most), *parameters)
 
 
 class _Codes(NamedTuple):
@@ -100,25 +89,19 @@ def _recurrent(
     if n.at("hidden_size", hidden) != hidden:
         raise n.error(f"hidden_size={n.at('hidden_size')} with weights of {hidden}", "the size of the weights")
     x = op.swapaxes(x, 0, 1) if batch_first else x
-    count, batch = len(backward), x.shape[1]
-    given_bias = n.optional_input(3)
-    bias = op.zeros((count, 2 * gates * hidden), x.dtype) if given_bias is None else given_bias
-    lengths = n.optional_input(4)
+    bias, lengths = n.optional_input(3), n.optional_input(4)
     given = [n.optional_input(5 + i) for i in range(states)]
-    first = [
-        op.zeros((count, batch, hidden), x.dtype) if s is None else op.swapaxes(s, 0, 1) if batch_first else s
-        for s in given
-    ]
+    first = [op.swapaxes(s, 0, 1) if s is not None and batch_first else s for s in given]
     peepholes = n.optional_input(7) if states == 2 else None
     codes = [n[i] for i in range(8, 12)] if coded else []
 
-    def all_directions(x: Any, w: Any, r: Any, bias: Any, *others: Any) -> list[Any]:
-        begin, rest = others[:states], list(others[states:])
-        ends = rest.pop(0) if lengths is not None else None
-        peeps = rest.pop(0) if peepholes is not None else None
+    def all_directions(x: Any, w: Any, r: Any, bias: Any, ends: Any, peeps: Any, *others: Any) -> list[Any]:
+        zeros = jnp.zeros((len(backward), x.shape[1], hidden), x.dtype)
+        begin, scales = [zeros if s is None else s for s in others[:states]], others[states:]
+        bias = jnp.zeros((len(backward), 2 * gates * hidden), x.dtype) if bias is None else bias
 
         def of(weight: Any, i: int, d: int) -> Any:
-            return _Codes(weight[d], rest[i][d], rest[i + 1][d]) if coded else weight[d]
+            return _Codes(weight[d], scales[i][d], scales[i + 1][d]) if coded else weight[d]
 
         results = [
             _direction(
@@ -133,8 +116,7 @@ def _recurrent(
             return [jnp.transpose(ys, (2, 0, 1, 3)), *(jnp.swapaxes(s, 0, 1) for s in last)]
         return [ys, *last]
 
-    more = [e for e in (lengths, peepholes) if e is not None]
-    return list(traced(n, all_directions, x, w, r, bias, *first, *more, *codes))
+    return list(traced(n, all_directions, x, w, r, bias, lengths, peepholes, *first, *codes))
 
 
 def _direction(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.resize import CUBIC, cubic_far, cubic_near
 from relax_eg.frontends.onnx.traced import traced_one
+from relax_eg.frontends.onnx.windows import window_of
 from relax_eg.ir.expr import Expr
 
 # What an integer position along an axis of a length reads: the position inside, and whether it counts.
@@ -143,21 +144,16 @@ def _deform_conv(n: OnnxNode) -> Expr:
     x, w = n[0], n[1]
     if x.ndim != 4:
         raise n.error(f"rank {x.ndim}", "images: rank 4")
-    bias, mask = n.optional_input(3), n.optional_input(4)
     strides, around, pads = n.steps("strides", 2), n.steps("dilations", 2), n.at("pads", [0] * 4)
     groups, offset_groups = n.at("group", 1), n.at("offset_group", 1)
-    window = [int(d) for d in w.shape[2:]]
-    if list(n.at("kernel_shape", window)) != window:
-        raise n.error(f"kernel_shape={n.at('kernel_shape')} with weights of {window}", "the sizes of the weights")
+    window = window_of(n, w, 2)
 
-    def convolved(x: Any, w: Any, offset: Any, *others: Any) -> Any:
-        rest = list(others)
-        b = rest.pop(0) if bias is not None else None
+    def convolved(x: Any, w: Any, offset: Any, bias: Any, mask: Any) -> Any:
         count, channels = x.shape[:2]
         rows, columns = offset.shape[2:]
         offset = offset.reshape(count, offset_groups, window[0] * window[1], 2, rows, columns)
         shape = (count, offset_groups, window[0] * window[1], rows, columns)
-        weight = rest.pop(0).reshape(shape) if mask is not None else jnp.ones(shape, x.dtype)
+        weight = jnp.ones(shape, x.dtype) if mask is None else mask.reshape(shape)
         first_y = jnp.arange(rows)[:, None] * strides[0] - pads[0]
         first_x = jnp.arange(columns) * strides[1] - pads[1]
         places = [(i * around[0], j * around[1]) for i in range(window[0]) for j in range(window[1])]
@@ -179,9 +175,9 @@ def _deform_conv(n: OnnxNode) -> Expr:
         taken = taken.reshape(count, groups, channels // groups, len(places), rows, columns)
         kernel = w.reshape(groups, w.shape[0] // groups, w.shape[1], len(places))
         y = jnp.einsum("ngckhw,gock->ngohw", taken, kernel).reshape(count, w.shape[0], rows, columns)
-        return (y if b is None else y + b[:, None, None]).astype(x.dtype)
+        return (y if bias is None else y + bias[:, None, None]).astype(x.dtype)
 
-    return traced_one(n, convolved, x, w, n[2], *(e for e in (bias, mask) if e is not None))
+    return traced_one(n, convolved, x, w, n[2], n.optional_input(3), n.optional_input(4))
 
 
 def _col2im(n: OnnxNode) -> Expr:

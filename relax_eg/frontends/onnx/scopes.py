@@ -215,7 +215,7 @@ class GraphScope:
         domain = domain_of(node)
         opset = self.opsets.get(domain, 0)
         kind = node.op_type
-        where = f"{self.label}: {node_label(i, node)} ({domain + '.' if domain else ''}{kind}, opset {opset})"
+        where = f"{self.label}: {node_label(i, node)} ({handler_name(domain, kind)}, opset {opset})"
         newest = self.shared.onnx.defs.onnx_opset_version()
         local = local_function(self.shared.proto, node)
         old = opset < OLDEST_OPSET and not same_as_in(OLDEST_OPSET, self.shared.onnx, node, opset)

@@ -67,15 +67,15 @@ def _stft(n: OnnxNode) -> Expr:
     count = (x.shape[1].value - length) // step + 1
     at = np.arange(count)[:, None] * step + np.arange(length)
 
-    def transformed(x: Any, *window: Any) -> Any:
+    def transformed(x: Any, window: Any) -> Any:
         frames = _complex(x)[:, at.astype(np.int32)]
-        frames = frames * window[0] if window else frames
+        frames = frames if window is None else frames * window
         if onesided and not jnp.iscomplexobj(frames):
             return _parts(jnp.fft.rfft(frames), x.dtype)
         found = jnp.fft.fft(frames)
         return _parts(found[..., : length // 2 + 1] if onesided else found, x.dtype)
 
-    return traced_one(n, transformed, x, *([] if window is None else [window]))
+    return traced_one(n, transformed, x, window)
 
 
 _MEL_SLOPE, _MEL_START = 2595.0, 700.0  # given: ONNX's formula of the mel scale

@@ -17,11 +17,18 @@ from relax_eg.ir.expr import Expr
 _WIDE_BYTES = 8  # given: the bytes of the numbers that JAX has in its 64-bit mode only
 
 
-def traced(n: OnnxNode, f: Callable[..., Any], *xs: Expr) -> list[Expr]:
-    """The results of a JAX function on `xs`, as operators. Its loops become functions of the module."""
+def traced(n: OnnxNode, f: Callable[..., Any], *operands: Expr | None) -> list[Expr]:
+    """The results of a JAX function on `operands`, as operators; the function gets None for one that is left out. Its
+    loops become functions of the module."""
+    xs = [x for x in operands if x is not None]
+
+    def of_all(*arrays: Any) -> Any:
+        given = iter(arrays)
+        return f(*(None if x is None else next(given) for x in operands))
+
     wide = any(numpy_dtype(x.dtype).itemsize >= _WIDE_BYTES for x in xs)
     with jax.enable_x64(True) if wide else nullcontext():
-        found = trace_function(lambda *arrays: f(*arrays), tuple(x.annotation for x in xs), name=n.kind)
+        found = trace_function(of_all, tuple(x.annotation for x in xs), name=n.kind)
         walk = Walk(found.sizes, {f"x{i}" for i in range(len(xs))}, n.functions)
         closed = found.jaxpr
         forms = [with_jax_annotation(x, walk.annotation_of(v.aval), found.sizes)
@@ -30,7 +37,7 @@ def traced(n: OnnxNode, f: Callable[..., Any], *xs: Expr) -> list[Expr]:
         return walk.run(closed.jaxpr, [constant(c) for c in closed.consts], given)
 
 
-def traced_one(n: OnnxNode, f: Callable[..., Any], *xs: Expr) -> Expr:
-    """The only result of a JAX function on `xs`."""
-    (result,) = traced(n, f, *xs)
+def traced_one(n: OnnxNode, f: Callable[..., Any], *operands: Expr | None) -> Expr:
+    """The only result of a JAX function on `operands`."""
+    (result,) = traced(n, f, *operands)
     return result

@@ -54,7 +54,7 @@ def _pads(
     return list(zip(pads[: len(space)], pads[len(space) :], strict=True))
 
 
-def _window(n: OnnxNode, w: Expr, space: int) -> list[int]:
+def window_of(n: OnnxNode, w: Expr, space: int) -> list[int]:
     """The sizes of a convolution's window: those of its weights. OnnxError if `kernel_shape` contradicts them."""
     window = [int(d) for d in w.shape[2:]]
     told = n.at("kernel_shape", window)
@@ -93,7 +93,7 @@ def _kernel(n: OnnxNode) -> Expr:
 def convolved(n: OnnxNode, x: Expr, w: Expr, bias: Expr | None) -> Expr:
     """A convolution with the attributes of the node."""
     space = x.ndim - 2
-    window = _window(n, w, space)
+    window = window_of(n, w, space)
     strides, around = n.steps("strides", space), n.steps("dilations", space)
     pads = _pads(n, x.shape[2:], window, strides, around)
     y = op.conv(x, w, strides, pads, around, n.at("group", 1))
@@ -103,7 +103,7 @@ def convolved(n: OnnxNode, x: Expr, w: Expr, bias: Expr | None) -> Expr:
 def _conv_transpose(n: OnnxNode) -> Expr:
     x, w, groups = n[0], n[1], n.at("group", 1)
     space = x.ndim - 2
-    window = _window(n, w, space)
+    window = window_of(n, w, space)
     strides, around = n.steps("strides", space), n.steps("dilations", space)
     extra = n.at("output_padding", [0] * space)
     pads = _transposed_pads(n, x, window, strides, around, extra)

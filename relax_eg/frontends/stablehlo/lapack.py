@@ -49,14 +49,18 @@ def _info(x: Any) -> Any:
     return jnp.zeros(x.shape[:-2], jnp.int32)
 
 
+def cholesky(x: Any, lower: bool) -> Any:
+    """The Cholesky factor of the matrix whose lower or upper triangle `x` has."""
+    if not lower:
+        return jnp.conj(jnp.swapaxes(cholesky(jnp.conj(jnp.swapaxes(x, -1, -2)), True), -1, -2))
+    return lax.linalg.cholesky(x, symmetrize_input=False)
+
+
 def _potrf(u: Use) -> list[Any]:
     """A Cholesky factor in a triangle of the matrix, whose other triangle stays as it is."""
     x = u.args[0]
     lower = _is_lower(u)
-    turned = x if lower else jnp.conj(jnp.swapaxes(x, -1, -2))
-    factor = lax.linalg.cholesky(turned, symmetrize_input=False)
-    if not lower:
-        factor = jnp.conj(jnp.swapaxes(factor, -1, -2))
+    factor = cholesky(x, lower)
     rows, columns = (lax.broadcasted_iota(jnp.int32, x.shape, axis) for axis in (x.ndim - 2, x.ndim - 1))
     return [jnp.where(rows >= columns if lower else rows <= columns, factor, x), _info(x)]
 

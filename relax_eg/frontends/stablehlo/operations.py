@@ -14,6 +14,7 @@ from jax import lax
 
 from relax_eg.errors import StableHloError
 from relax_eg.frontends.stablehlo.combining import COMBINING
+from relax_eg.frontends.stablehlo.lapack import cholesky
 from relax_eg.frontends.stablehlo.loops import as_scan
 from relax_eg.frontends.stablehlo.ordering import sort
 from relax_eg.frontends.stablehlo.use import Use, pairs, word_in
@@ -25,15 +26,6 @@ def _unary(f: Callable[..., Any]) -> Callable[[Use], Any]:
 
 def _binary(f: Callable[..., Any]) -> Callable[[Use], Any]:
     return lambda u: f(u.args[0], u.args[1])
-
-
-_COMPARISONS: Mapping[str, Callable[..., Any]] = {
-    "EQ": lax.eq, "NE": lax.ne, "LT": lax.lt, "LE": lax.le, "GT": lax.gt, "GE": lax.ge,
-}  # fmt: skip
-
-
-def _compare(u: Use) -> Any:
-    return _COMPARISONS[word_in(u.at("comparison_direction"))](u.args[0], u.args[1])
 
 
 def _said_of_product(u: Use) -> dict[str, Any]:
@@ -117,12 +109,6 @@ def _triangular_solve(u: Use) -> Any:
         u.args[0], u.args[1], left_side=u.at("left_side"), lower=u.at("lower"), unit_diagonal=u.at("unit_diagonal"),
         transpose_a=way != "NO_TRANSPOSE", conjugate_a=way == "ADJOINT",
     )  # fmt: skip
-
-
-def _cholesky(u: Use) -> Any:
-    x = u.args[0] if u.at("lower", False) else jnp.conj(jnp.swapaxes(u.args[0], -1, -2))
-    found = lax.linalg.cholesky(x, symmetrize_input=False)
-    return found if u.at("lower", False) else jnp.conj(jnp.swapaxes(found, -1, -2))
 
 
 def _power(x: Any, y: Any) -> Any:
@@ -251,8 +237,10 @@ _OPERATIONS: Mapping[str, Callable[[Use], Any]] = {
     "stablehlo.batch_norm_grad": _batch_norm_slopes, "stablehlo.batch_norm_inference": _batch_norm,
     "stablehlo.batch_norm_training": _batch_norm,
     "stablehlo.bitcast_convert": lambda u: lax.bitcast_convert_type(u.args[0], jnp.dtype(u.dtype)),
-    "stablehlo.broadcast_in_dim": _broadcast, "stablehlo.case": _case, "stablehlo.cholesky": _cholesky,
-    "stablehlo.clamp": lambda u: lax.clamp(*u.args), "stablehlo.compare": _compare,
+    "stablehlo.broadcast_in_dim": _broadcast, "stablehlo.case": _case,
+    "stablehlo.cholesky": lambda u: cholesky(u.args[0], u.at("lower", False)),
+    "stablehlo.clamp": lambda u: lax.clamp(*u.args),
+    "stablehlo.compare": lambda u: getattr(lax, word_in(u.at("comparison_direction")).lower())(*u.args),
     "stablehlo.concatenate": lambda u: lax.concatenate(u.args, int(u.at("dimension"))),
     "stablehlo.convert": lambda u: lax.convert_element_type(u.args[0], jnp.dtype(u.dtype)),
     "stablehlo.convolution": _convolution, 

@@ -9,10 +9,10 @@ a single XLA program on a CPU, and within a memory limit. With `execution="kerne
 from __future__ import annotations
 
 from relax_eg.errors import OperatorError
-from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import bytes_of
 from relax_eg.ops.fused import fused_call, kind_in_kernel
+from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.rules.checking.schema_trials import decoders
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import MEMORY, ProgramQueries, schema
@@ -26,7 +26,7 @@ _MOST = 48  # limit: operators of a decoder
 def decoded_inside(e: Expr, queries: ProgramQueries) -> Expr | None:
     """a product with a weight that is decoded from fewer bytes is one tensor program with the decoder"""
     weight = e.args[1]
-    if not isinstance(weight.annotation, Tensor) or weight.annotation.shape is None:
+    if not is_known_tensor(weight):
         return None
     made = queries.largest_value(bytes_of(weight.annotation))
     if made < min(max(1.0, queries.large_bytes), _LARGE):

@@ -18,6 +18,7 @@ from relax_eg.ir.partition import missing_sizes, remaining_origins, replace_name
 from relax_eg.ops import api as op
 from relax_eg.ops import pattern_kind, site_of
 from relax_eg.ops.record import TABLE, call
+from relax_eg.rules.pieces.fission import readers_of
 from relax_eg.rules.schemas import ProgramQueries
 from relax_eg.tir import PatternKind
 
@@ -64,10 +65,7 @@ def _cut(function: Function, steps: Sequence[Expr]) -> tuple[Mapping[Expr, Expr]
 
     A part of a value that is computed element by element, and of which only parts are read, is computed of parts."""
     expressions = list(function.expressions())
-    readers: dict[Expr, list[Expr]] = {}
-    for e in expressions:
-        for a in e.args:
-            readers.setdefault(a, []).append(e)
+    readers = readers_of(expressions, ())
     kept = {function.result} | {b.value for block in function.blocks for b in block.bindings}
     # The values of which only parts are read.
     cut: set[Expr] = set()

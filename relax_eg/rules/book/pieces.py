@@ -15,7 +15,6 @@ import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.heads import with_operands
@@ -23,6 +22,7 @@ from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of
 from relax_eg.ops.ordering import AFTER
+from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.transfers import FROM_HOST, ON_HOST
 from relax_eg.rules.checking.piece_trials import (
     batches,
@@ -76,7 +76,7 @@ def computed_in_pieces(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
 
 def _in_windows(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
     """`e` in pieces of its longest axis whose places read windows, such as the rows of an image, each with a halo."""
-    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
+    if not is_known_tensor(e):
         return ()
     axes = sorted(range(e.ndim), key=lambda a: -queries.extent(e.shape[a]))
     return _with_halos(e, (functools.partial(halo_of, e, a) for a in axes), queries)
@@ -85,7 +85,7 @@ def _in_windows(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
 def _totals_of_windows(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
     """`e` accumulated over pieces of the longest axis that it reduces, if places of that read windows, such as the sum
     of a convolution's result over its rows."""
-    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
+    if not is_known_tensor(e):
         return ()
     reduced = sorted(totals_of(e), key=lambda t: -queries.extent(t.extent))
     return _with_halos(e, (functools.partial(halo_of_totals, e, t) for t in reduced), queries)
@@ -173,7 +173,7 @@ def _accumulated_along(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
     start = e
     while start.op in ORDERS:
         start = start.args[0]
-    if not isinstance(start.annotation, Tensor) or start.annotation.shape is None:
+    if not is_known_tensor(start):
         return ()
     if queries.large_bytes and not _reads_large(start, queries):
         return ()
@@ -314,13 +314,13 @@ def computed_one_by_one(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
 
 def _largest_part(e: Expr, queries: ProgramQueries) -> tuple[int, int, Nodes] | None:
     """Returns the best axis to cut, the bytes of the largest value that is then computed in pieces, and the region."""
-    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
+    if not is_known_tensor(e):
         return None
     if queries.large_bytes and not _reads_large(e, queries):
         return None
     about = _about(queries)
     found: list[tuple[bool, int, int, int, Nodes]] = []
-    for axis, d in enumerate(e.annotation.shape):
+    for axis, d in enumerate(e.shape):
         extent = about(d)
         if extent < (2 if queries.large_bytes else _LEAST * PIECES):
             continue

@@ -27,15 +27,16 @@ from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.codes import Coded, Scheme, contracted_axes, decoded, encoded, encoded_rows, why_not_coded
 from relax_eg.ops.interpret import evaluate_expr
+from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import TABLE, call
 from relax_eg.rules.checking.schema_trials import coded_products, products_with_weights
 from relax_eg.rules.checking.window_trials import coded_convolutions, codes_again
 from relax_eg.rules.index_maps.inward import is_join
 from relax_eg.rules.index_maps.views import view_of
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import ModuleAnswers, ProgramQueries, Schema
+from relax_eg.rules.schemas import ModuleAnswers, ProgramQueries, Schema, schema
 from relax_eg.rules.windows.channels_last import depthwise, to_first, to_last
-from relax_eg.rules.windows.forms import all_ones, is_depthwise, is_known, padded, padding_of, part, window_of
+from relax_eg.rules.windows.forms import all_ones, is_depthwise, is_known, padded, padding_of, taps_of, window_of
 from relax_eg.shapes import Dim
 
 _BYTES = ("int8", "uint8")
@@ -112,7 +113,7 @@ def _constant_along(x: Expr, axis: int) -> Expr | None:
     """`x`, or what it repeats, if that has one element along `axis`, counted from the end."""
     while x.op == "broadcast_to":
         x = x.args[0]
-    if not isinstance(x.annotation, Tensor) or x.annotation.shape is None:
+    if not is_known_tensor(x):
         return None
     return x if x.ndim < -axis or x.shape[axis] == Dim.of(1) else None
 
@@ -122,7 +123,8 @@ def _flat(x: Expr, axis: int) -> Expr:
     return op.squeeze(x, axis) if x.ndim == 2 else x
 
 
-def _as_integers(e: Expr, queries: ProgramQueries) -> Expr | None:
+def integer_product(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """a product of what two arrays of bytes stand for is a product of bytes, times their scales"""
     x, w = e.args
     if e.dtype not in _WIDE or w.ndim != 2 or e.dtype != x.dtype:
         return None
@@ -163,8 +165,10 @@ def _scaled(y: Expr, scales: Sequence[Expr]) -> Expr:
     return y
 
 
-def _convolution_of_integers(e: Expr, queries: ProgramQueries) -> Expr | None:
-    """Proposes a product of the patches of an image of codes, for one zero of the image and its scale, or one scale of
+def integer_convolution(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """a convolution of what bytes stand for is one of bytes, as a product of patches or by taps, scaled
+
+    Proposes a product of the patches of an image of codes, for one zero of the image and its scale, or one scale of
     each image; with groups a product for each. That of a depthwise convolution is a sum over taps."""
     x, w = e.args
     if not is_known(e) or e.dtype != "float32" or x.dtype != "float32":
@@ -184,10 +188,7 @@ def _convolution_of_integers(e: Expr, queries: ProgramQueries) -> Expr | None:
     last, rank = to_last(e.ndim), e.ndim - 2
     fill = const(0, "int8") if image.zero is None else op.astype(image.zero, "int8")
     codes = padded(op.permute_dims(image.codes, last), e, e.ndim - 1, fill)
-    parts = [
-        part(codes, place, e.shape[2:], e.attr("strides"), e.attr("dilation"), e.ndim - 1)
-        for place in itertools.product(*map(range, window))
-    ]
+    parts = taps_of(e, codes, itertools.product(*map(range, window)), e.ndim - 1)
     o, n, front = w.shape[0].value, e.shape[0], () if groups == 1 else (groups,)
     own, at = o // groups, len(front)
     if front:  # rows, groups, channels of a group
@@ -267,8 +268,11 @@ def _read_kernel(w: Expr) -> _Operand | None:
 # --- codes that are decoded and encoded again ---
 
 
-def _codes_of_codes(e: Expr, queries: ProgramQueries) -> Expr | None:
-    """Proposes the codes for what encodes their values again with the same scale and zero, with only views between."""
+def codes_of_codes(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """codes of what codes stand for, with the same scale and zero, are these codes, moved alike
+
+    Proposes the codes for what encodes their values again, with only views between.
+    """
     encoding = _read_encoding(e)
     if encoding is None:
         return None
@@ -339,7 +343,7 @@ def _numbers(x: Expr, of: Expr) -> Array | None:
 
 def _moved_codes(y: Expr, dtype: str, scale: Array, zero: Array, depth: int) -> Expr | None:
     """The codes of `dtype` of which `y` is decoded with this scale and zero, moved as it moves their values."""
-    if depth > _DEPTH or not isinstance(y.annotation, Tensor) or y.annotation.shape is None:
+    if depth > _DEPTH or not is_known_tensor(y):
         return None
     if y.op == "multiply":
         return _own_codes(y, dtype, scale, zero)
@@ -383,7 +387,7 @@ def _are_equal(a: Array | None, b: Array) -> bool:
     return a is not None and bool(np.all(a == b)) and (a.shape == b.shape or 1 in (a.size, b.size))
 
 
-_INTEGERS = {"matmul": _as_integers, "linear": _as_integers, "conv": _convolution_of_integers}
+_INTEGERS = {"matmul": integer_product, "linear": integer_product, "conv": integer_convolution}
 
 
 def integers_in(function: Function) -> Function:
@@ -421,7 +425,7 @@ def _coded(scheme: Scheme, e: Expr, queries: ProgramQueries) -> Expr | None:
         return None
     as_floats = scheme.activations == "none"
     made = quantised_product(e, encoded(w, scheme, axes), scheme, x if as_floats else decoded_rows(x))
-    return made if as_floats else _as_integers(made, queries)
+    return made if as_floats else integer_product(made, queries)
 
 
 def _schema(name: str, doc: str, scheme: Scheme) -> Schema:
@@ -439,36 +443,13 @@ def _schema(name: str, doc: str, scheme: Scheme) -> Schema:
     )
 
 
+_INTEGER_TAGS = ("quantised", "integers")
 quantised = RuleSet(
     "quantised",
     schemas=(
-        Schema(
-            "integer_product",
-            "a product of what two arrays of bytes stand for is a product of bytes, times their scales",
-            "reassociate",
-            frozenset(("quantised", "integers")),
-            _as_integers,
-            frozenset(("matmul", "linear")),
-            (coded_products,),
-        ),
-        Schema(
-            "integer_convolution",
-            "a convolution of what bytes stand for is one of bytes, as a product of patches or by taps, scaled",
-            "reassociate",
-            frozenset(("quantised", "integers", "conv")),
-            _convolution_of_integers,
-            frozenset(("conv",)),
-            (coded_convolutions,),
-        ),
-        Schema(
-            "codes_of_codes",
-            "codes of what codes stand for, with the same scale and zero, are these codes, moved alike",
-            "reassociate",
-            frozenset(("quantised", "integers")),
-            _codes_of_codes,
-            frozenset(("astype",)),
-            (codes_again,),
-        ),
+        schema(integer_product, "reassociate", _INTEGER_TAGS, ("matmul", "linear"), (coded_products,)),
+        schema(integer_convolution, "reassociate", (*_INTEGER_TAGS, "conv"), ("conv",), (coded_convolutions,)),
+        schema(codes_of_codes, "reassociate", _INTEGER_TAGS, ("astype",), (codes_again,)),
         _schema("bytes_for_weights", "a weight that is known ahead as bytes, with a scale for each column", Scheme()),
         _schema(
             "bytes_for_operands",

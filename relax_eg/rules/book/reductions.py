@@ -20,6 +20,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, var
 from relax_eg.ops import api as op
 from relax_eg.ops.facts import FACTS
+from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import TABLE, call, movement_operators
 from relax_eg.ops.regroup import groups
 from relax_eg.rules.checking.value_trials import reductions as trials
@@ -39,7 +40,6 @@ from relax_eg.tir.functions import functions_with_trait
 Axes = tuple[int, ...]
 _ONE = Dim.of(1)
 _VIEWS = movement_operators("view")
-_REPEATS = movement_operators("repeat")
 _JOINS = movement_operators("join")
 _DEEPEST = 8  # limit: steps by which one reduction becomes others
 
@@ -363,7 +363,7 @@ def out_of_reductions_over_reals(e: Expr, queries: ProgramQueries) -> Expr | Non
 
 
 def _forms(e: Expr, facts_of: FactsOf, numerics: Numerics) -> Iterator[Expr]:
-    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
+    if not is_known_tensor(e):
         return
     facts_of = partial(_facts, facts_of)
     push = partial(_pushed, facts_of)

@@ -14,10 +14,10 @@ from typing import Any
 
 from relax_eg.dtypes import is_float
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
+from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import TABLE, operators_run_as
 from relax_eg.rules.checking.value_trials import determinants_of_products, matrix_words
 from relax_eg.rules.rule_set import RuleSet
@@ -49,7 +49,7 @@ _MOST_NODES = 96  # limit: operators among which a factorisation is looked for
 
 def factors_that_cancel(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
     """products with matrices and their inverses, in which factors cancel, are equal"""
-    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or not is_float(e.dtype):
+    if not is_known_tensor(e) or not is_float(e.dtype):
         return None
     is_root = _is_root(e, queries)
     if not (is_root or e.op in _FACTORISATIONS) or not _may_cancel(e, queries):
@@ -80,7 +80,7 @@ def _may_cancel(e: Expr, queries: ProgramQueries) -> bool:
 
 def determinant_of_factors(e: Expr, queries: ProgramQueries) -> Expr | None:
     """the determinant of a product is the product of the determinants of its factors"""
-    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or not is_float(e.dtype):
+    if not is_known_tensor(e) or not is_float(e.dtype):
         return None
     if not any(x.op in _FACTORISATIONS for x in postorder((e,))[-_MOST_NODES:]):
         return None

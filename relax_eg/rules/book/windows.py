@@ -42,10 +42,10 @@ from relax_eg.rules.windows.forms import (
     is_known,
     of_blocks,
     padded,
-    part,
     separated,
     sum_over_taps,
     sums_as_written,
+    taps_of,
     window_of,
     windows_along_axes,
 )
@@ -85,7 +85,7 @@ def _patches_as_matmul(e: Expr, queries: ProgramQueries) -> Expr | None:
         return None
     image = padded(x, e, 1)
     try:
-        parts = [part(image, place, e.shape[2:], e.attr("strides"), e.attr("dilation"), 1) for place in places]
+        parts = taps_of(e, image, places, 1)
     except OperatorError:  # a part is not shown to lie inside the image
         return None
     (n, o, *space), k = e.shape, x.shape[1]

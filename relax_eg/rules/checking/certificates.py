@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
@@ -27,7 +26,7 @@ from relax_eg.ops.record import TABLE
 from relax_eg.plain_data import read_json
 from relax_eg.rules.checking.check import cached_verdict, tested_instances
 from relax_eg.rules.checking.verdict import Status, Verdict
-from relax_eg.rules.content import checker, content_hash, is_of_book, meanings
+from relax_eg.rules.content import checker, content_hash, digest, is_of_book, meanings
 from relax_eg.rules.rule import Rule
 from relax_eg.rules.schemas import Schema
 
@@ -40,8 +39,7 @@ _found = Memo[Any, tuple[Any, "Verdict | None"]](_MOST_RULES)  # by rule, with t
 
 def verdict_key(rule: Rule | Schema, operators: Iterable[str]) -> str:
     """The key of the verdict on `rule`, in which `operators` occur. Equal keys imply equal verdicts."""
-    text = "\n".join((content_hash(rule), meanings(operators), checker()))
-    return blake2b(text.encode(), digest_size=16).hexdigest()
+    return digest("\n".join((content_hash(rule), meanings(operators), checker())))
 
 
 def operators_of(rule: Rule | Schema) -> frozenset[str]:

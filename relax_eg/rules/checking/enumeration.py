@@ -106,6 +106,18 @@ def values_near(dtype: str, numbers: tuple[Number, ...]) -> Array:
     return np.concatenate([there.reshape(-1), up, down]).astype(to)
 
 
+def bits_differ(a: Array, b: Array) -> Array:
+    """Where two arrays of one shape have other bits; all NaNs count as equal."""
+    if a.dtype != b.dtype:
+        return np.ones(a.shape, bool)
+    if not (is_float(a.dtype.name) or is_complex(a.dtype.name)):
+        return np.asarray(a != b)
+    x, y = (np.ascontiguousarray(v).view(np.uint8).reshape(*v.shape, a.dtype.itemsize) for v in (a, b))
+    with np.errstate(invalid="ignore"):
+        wide = [v.astype(np.float64) if v.dtype.kind == "V" else v for v in (a, b)]
+    return (x != y).any(-1) & ~(np.isnan(wide[0]) & np.isnan(wide[1]))
+
+
 def _distinct(values: Array) -> Array:
     """`values` without duplicates, compared by bits, in order."""
     if values.dtype == bool:
@@ -241,10 +253,7 @@ def _chunks(variables: Sequence[_Variable]) -> Iterator[dict[str, Array]]:
     live = [v for v in variables if v.base.size and len(v.values)]
     for v in live:
         yield _filled(variables, {v.name: v.values})
-    total = 1
-    for v in live:
-        total *= len(v.values)
-    if total <= _MOST_COMBINATIONS:
+    if math.prod(len(v.values) for v in live) <= _MOST_COMBINATIONS:
         if len(live) > 1:
             grid = np.meshgrid(*(np.arange(len(v.values)) for v in live), indexing="ij")
             yield _filled(variables, {v.name: v.values[g.reshape(-1)] for v, g in zip(live, grid, strict=True)})

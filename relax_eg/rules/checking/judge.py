@@ -34,6 +34,7 @@ from relax_eg.ops.difference import largest_magnitude
 from relax_eg.ops.interpret import evaluate_expr, evaluate_points
 from relax_eg.ops.libraries import inline_libraries
 from relax_eg.ops.record import TABLE, call, get, position_promises, program_of, site_of
+from relax_eg.rules.checking.enumeration import bits_differ
 from relax_eg.rules.checking.samples import mask_values, size_preconditions, unmet_precondition, value_guards_hold
 from relax_eg.rules.rule import Instance
 from relax_eg.shapes import Dim
@@ -318,16 +319,10 @@ def judge_bits(case: Case) -> Failure | None:
     n = len(p.left)
     for i in range(n):
         a, b = np.asarray(found[i]), np.asarray(found[n + i])
-        if a.dtype != b.dtype or a.shape != b.shape or _bits(a) != _bits(b):
+        if a.shape != b.shape or np.any(bits_differ(a, b)):
             what = f'not the same bits in {a.dtype.name}, as numerics="exact" claims'
             return Failure(what, a, b, i, 'if the reals are meant, claim numerics="reassociate"')
     return None
-
-
-def _bits(a: Array) -> bytes:
-    if is_float(a.dtype.name) or is_complex(a.dtype.name):
-        a = np.where(np.isnan(a.astype(np.float64) if a.dtype.kind == "V" else a), np.asarray(np.nan, a.dtype), a)
-    return np.ascontiguousarray(a).tobytes()
 
 
 def judge_accuracy(case: Case) -> Failure | None:

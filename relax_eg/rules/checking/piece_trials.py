@@ -10,6 +10,7 @@ import numpy as np
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.ops import api as op
+from relax_eg.rules.checking.drawing import floats_for, integers_for, one_of, variables
 from relax_eg.rules.schemas import ModuleAnswers, Trial, trial_of
 from relax_eg.shapes import Dim
 
@@ -27,8 +28,7 @@ def rows(rng: np.random.Generator) -> Trial:
     """A product or sum whose operand is larger than its result: a matrix product, transformed by elementwise operators,
     reductions, transposes and broadcasts. Some intermediate values have several readers."""
     n, m = (int(rng.integers(0, 20)) for _ in range(2))
-    specs = {"x": "n 2", "y": "m 2", "b": "m", "v": "m 2"}
-    params = x, y, b, v = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
+    params = x, y, b, v = variables("x: n 2, y: m 2, b: m, v: m 2")
     rows, columns = Dim.var("n"), Dim.var("m")
     e = op.matmul(x, op.permute_dims(y, (1, 0)))
     inside = [e]
@@ -44,15 +44,15 @@ def rows(rng: np.random.Generator) -> Trial:
             lambda e: op.multiply(e, op.iota((rows, columns), int(rng.integers(2)), "float32")),
             lambda e: op.where(op.less(*(op.iota((rows, columns), a) for a in (0, 1))), e, inside[0]),
         )  # fmt: skip
-        e = made[int(rng.integers(len(made)))](e)
+        e = one_of(rng, made)(e)
         inside.append(e)
     ends = (
         lambda: op.matmul(e, v), lambda: op.matmul(op.permute_dims(v, (1, 0)), op.permute_dims(e, (1, 0))),
         lambda: op.sum(e, 1), lambda: op.matmul(op.permute_dims(e, (1, 0)), x), lambda: op.sum(e, 0),
         lambda: op.add(op.sum(e, 1), op.sum(op.multiply(e, e), 1)),
     )  # fmt: skip
-    node = ends[int(rng.integers(len(ends)))]()
-    args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (m, 2), (m,), (m, 2)))
+    node = one_of(rng, ends)()
+    args = integers_for(rng, params, -2, 2, n=n, m=m)
     large = (0.0, 1024.0, 8192.0)[int(rng.integers(3))]  # bytes; 0 where every byte in memory has a price
     return trial_of(params, node, args, large_bytes=large)
 
@@ -60,8 +60,7 @@ def rows(rng: np.random.Generator) -> Trial:
 def batches(rng: np.random.Generator) -> Trial:
     """A program as `rows` draws them, for a batch of a few matrices, which may share operands."""
     k, n, m = int(rng.integers(1, 10)), *(int(rng.integers(0, 9)) for _ in range(2))
-    specs = {"x": f"{k} n 2", "y": f"{k} m 2", "b": "m", "v": f"{k} m 2", "w": "m 2"}
-    params = x, y, b, v, w = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
+    params = x, y, b, v, w = variables(f"x: {k} n 2, y: {k} m 2, b: m, v: {k} m 2, w: m 2")
     e = op.matmul(x, op.permute_dims(y, (0, 2, 1)))
     for _ in range(int(rng.integers(1, 4))):
         made = (
@@ -70,13 +69,13 @@ def batches(rng: np.random.Generator) -> Trial:
             lambda e: op.permute_dims(op.permute_dims(e, (2, 0, 1)), (1, 2, 0)),
             lambda e: op.multiply(e, op.iota(e.shape, int(rng.integers(3)), "float32")),
         )  # fmt: skip
-        e = made[int(rng.integers(len(made)))](e)
+        e = one_of(rng, made)(e)
     ends = (
         lambda: op.matmul(e, v), lambda: op.matmul(e, w), lambda: op.sum(e, 2), lambda: op.sum(e, 1),
         lambda: op.matmul(op.permute_dims(e, (0, 2, 1)), x),
     )  # fmt: skip
-    node = ends[int(rng.integers(len(ends)))]()
-    args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((k, n, 2), (k, m, 2), (m,), (k, m, 2), (m, 2)))
+    node = one_of(rng, ends)()
+    args = integers_for(rng, params, -2, 2, n=n, m=m)
     large = (0.0, 8192.0, 8192.0)[int(rng.integers(3))]  # bytes; mostly rows are below this and matrices are not
     return trial_of(params, node, args, large_bytes=large)
 
@@ -92,11 +91,10 @@ def sums_of_rows(rng: np.random.Generator) -> Trial:
     another one, and sums and maxima over rows. One of them is the node; the others share its intermediate values."""
     groups, each, m = int(rng.integers(1, 10)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
     n, known = groups * each, bool(rng.integers(2))
-    specs = {"x": f"{n if known else 'n'} 2", "w": "2 m", "v": "m m", "b": "m"}
-    params = x, w, v, b = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
+    params = x, w, v, b = variables(f"x: {n if known else 'n'} 2, w: 2 m, v: m m, b: m")
     inside = [op.matmul(x, w)]
     for _ in range(int(rng.integers(2, 8))):
-        e, other = inside[-1], inside[int(rng.integers(len(inside)))]
+        e, other = inside[-1], one_of(rng, inside)
         made = (
             lambda e, f: op.add(e, b), lambda e, f: op.multiply(e, f), lambda e, f: op.maximum(e, f),
             lambda e, f: op.matmul(e, v), lambda e, f: op.subtract(e, op.sum(f, 1, keepdims=True)),
@@ -105,7 +103,7 @@ def sums_of_rows(rng: np.random.Generator) -> Trial:
             lambda e, f: op.multiply(e, op.iota(e.shape, int(rng.integers(2)), "float32")),
             lambda e, f: _in_groups(e, groups) if known else f,
         )  # fmt: skip
-        inside.append(made[int(rng.integers(len(made)))](e, other))
+        inside.append(one_of(rng, made)(e, other))
     turned = [op.permute_dims(e, (1, 0)) for e in inside]
 
     def end() -> Expr:
@@ -115,11 +113,11 @@ def sums_of_rows(rng: np.random.Generator) -> Trial:
             lambda: op.sum(op.multiply(inside[i], inside[j])), lambda: op.permute_dims(op.matmul(turned[i], x), (1, 0)),
             lambda: op.matmul(inside[i], v),
         )  # fmt: skip
-        return made[int(rng.integers(len(made)))]()
+        return one_of(rng, made)()
 
     ends = [end() for _ in range(int(rng.integers(1, 4)))]
     large = (0.0, 64.0)[int(rng.integers(2))]  # bytes; 0 where every byte in memory has a price
-    args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (2, m), (m, m), (m,)))
+    args = integers_for(rng, params, -2, 2, n=n, m=m)
     answers = ModuleAnswers if not rng.integers(8) else FewPlaces
     return trial_of(params, ends[0], args, of=answers, nodes=postorder(ends), large_bytes=large)
 
@@ -128,9 +126,8 @@ def softmaxes(rng: np.random.Generator) -> Trial:
     """Sums over keys whose terms are exponentials of scores less their maximum, some of which are -inf: a softmax as an
     operator or by its parts, with and without a divisor, times values or not, whose keys are one of three axes."""
     b, n, m = int(rng.integers(1, 3)), int(rng.integers(1, 5)), int(rng.integers(1, 40))
-    specs = {"x": "b n 2", "y": f"b {m if rng.integers(2) else 'm'} 2", "mask": "n m", "v": "b m 2"}
-    specs |= {k: s.replace("m", str(m)) for k, s in specs.items()} if "m" not in specs["y"] else {}
-    params = x, y, mask, v = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
+    keys = m if rng.integers(2) else "m"
+    params = x, y, mask, v = variables(f"x: b n 2, y: b {keys} 2, mask: n {keys}, v: b {keys} 2")
     s = op.add(op.matmul(x, op.permute_dims(y, (0, 2, 1))), mask)
     axis = 2
     if rng.integers(2):
@@ -151,7 +148,7 @@ def softmaxes(rng: np.random.Generator) -> Trial:
         lambda: op.softmax(s, axis), lambda: op.divide(e, total), lambda: e,
         lambda: op.multiply(op.divide(e, op.broadcast_to(total, s.shape)), s),
     )  # fmt: skip
-    p = made[int(rng.integers(len(made)))]()
+    p = one_of(rng, made)()
     turned = p if axis == 2 else op.permute_dims(p, (0, 2, 1))
     ends = (
         lambda: op.matmul(turned, v), lambda: op.sum(p, axis), lambda: op.divide(op.matmul(turned, v), peak_of_rows()),
@@ -160,7 +157,7 @@ def softmaxes(rng: np.random.Generator) -> Trial:
     def peak_of_rows() -> Expr:
         return op.expand_dims(op.max(s, axis), 2)
 
-    node = ends[int(rng.integers(len(ends)))]()
+    node = one_of(rng, ends)()
     hidden = np.where(rng.random((n, m)) < rng.choice((0.0, 0.4, 0.9, 1.0), (n, 1)), -np.inf, 0.0)
     drawn = (4 * rng.standard_normal((b, k, 2)) for k in (n, m, m))
     xs, ys, vs = (a.astype(np.float32) for a in drawn)
@@ -199,10 +196,8 @@ def images(rng: np.random.Generator) -> Trial:
             lambda e: op.add(e, op.reduce_window(e, "max", (1, 1, 3, 3), (1,) * 4, [(0, 0)] * 2 + [(1, 1)] * 2)),
             lambda e: op.multiply(e, op.sum(e, 1, keepdims=True)),
         )  # fmt: skip
-        e = made[int(rng.integers(len(made)))](e)
-    # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
-    args = tuple(rng.integers(-1, 2, [d.value for d in p.shape]).astype(np.float32) for p in params)
-    return trial_of(params, e, args, "numpy")
+        e = one_of(rng, made)(e)
+    return trial_of(params, e, floats_for(rng, params, -1, 1), "numpy")
 
 
 def sums_of_images(rng: np.random.Generator) -> Trial:
@@ -231,9 +226,8 @@ def on_host(rng: np.random.Generator) -> Trial:
 def twice(rng: np.random.Generator) -> Trial:
     """A value that is computed twice: the second time from an operand that is held back until another value exists."""
     n, m = (int(rng.integers(0, 6)) for _ in range(2))
-    params = x, w = var("x", Tensor("n m")), var("w", Tensor("m m"))
+    params = x, w = variables("x: n m, w: m m")
     first = op.matmul(x, w)
     late = (op.sum(first), op.multiply(first, first), op.max(op.add(first, 1), 0, keepdims=True))[rng.integers(3)]
     node = op.after((x, op.add(x, 1), first)[rng.integers(3)], late)
-    args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n + 1, m), (m, m)))
-    return trial_of(params, node, args)
+    return trial_of(params, node, integers_for(rng, params, -2, 2, n=n + 1, m=m))

@@ -77,9 +77,7 @@ def cases_of(plan: PointPlan, rng: np.random.Generator) -> Iterator[Case]:
 def _adjusted_sizes(instance: Instance, sizes: Sizes, plan: PointPlan, k: int) -> Sizes:
     """`sizes`, reduced for exact arithmetic, and sometimes increased for the accuracy law."""
     if plan.elements is not None:
-        total = 1
-        for v in sizes.values():
-            total *= max(v, 1)
+        total = math.prod(max(v, 1) for v in sizes.values())
         smaller = {n: min(v, 2 + i % 2) for i, (n, v) in enumerate(sizes.items())}
         return smaller if total > plan.elements and admits(instance, smaller) else sizes
     if plan.judge is judge_accuracy and k % 3 == 2 and len(sizes) <= 3:

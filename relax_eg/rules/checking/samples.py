@@ -94,12 +94,8 @@ def admits(instance: Instance, sizes: Sizes) -> bool:
 
 def admits_limited(instance: Instance, sizes: Sizes, most: int) -> bool:
     """As `admits`, for operands of at most `most` elements each."""
-    for p in instance.params:
-        total = 1
-        for d in p.shape:
-            total *= d.evaluate(sizes)
-        if total > most:
-            return False
+    if any(math.prod(shape_of(p, sizes)) > most for p in instance.params):
+        return False
     return not unmet_precondition(size_preconditions(instance.left), sizes) and all(
         size_guard_holds(g, sizes) for g in instance.guards
     )

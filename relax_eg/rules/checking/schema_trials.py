@@ -27,6 +27,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.difference import largest_magnitude
 from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.record import call
+from relax_eg.rules.checking.drawing import Drawn, floats_for, integers_for, one_of, variables
 from relax_eg.rules.schemas import ExtractionStep, ModuleAnswers, Schema, Trial, Trials, as_tuple, main_of, trial_of
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, loops, program, stage, sum_
@@ -35,7 +36,6 @@ PROGRAMS = 60  # limit: random programs on which a schema is tested
 _KERNEL_PROGRAMS = 400  # limit: programs of two operators each for a fusion step, which applies to few of them
 # limit: proposals that are tried to be proved, and seconds of processor time from which on no more are
 _MOST_PROOFS, _PROVING = 24, 15.0
-_VECTOR, _MATRIX, _COUNT = Tensor("k"), Tensor("k k"), Tensor("", "int32")
 
 
 def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, str]:
@@ -46,7 +46,7 @@ def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, 
     programs = programs or (_KERNEL_PROGRAMS if isinstance(schema, ExtractionStep) else PROGRAMS)
     for seed in range(programs):
         rng = np.random.default_rng(seed)
-        trial = trials[int(rng.integers(len(trials)))](rng)
+        trial = one_of(rng, trials)(rng)
         queries = trial.queries
         try:
             proposals = schema.proposals(trial.node, queries)
@@ -76,7 +76,7 @@ def proved_proposals(schema: Schema) -> tuple[str, str]:
     tried, end = 0, time.thread_time() + _PROVING
     for seed in range(PROGRAMS):
         rng = np.random.default_rng(seed)
-        trial = trials[int(rng.integers(len(trials)))](rng)
+        trial = one_of(rng, trials)(rng)
         for proposed in schema.proposals(trial.node, trial.queries):
             reason = schema.prove(trial.node, proposed, trial.queries.facts, trial.queries.functions)
             tried, shown, why = tried + 1, shown + (not reason), why or reason
@@ -118,11 +118,11 @@ def _by_operators(schema: Schema) -> tuple[Trials, ...]:
 def kernels(rng: np.random.Generator) -> Trial:
     """A program of one operator over others: elementwise ones, movements, reductions and matmuls of small matrices."""
     k = int(rng.integers(1, 4))
-    params = x, y, v = var("x", _MATRIX), var("y", _MATRIX), var("v", _VECTOR)
+    params = x, y, v = variables("x: k k, y: k k, v: k")
     size = Dim.var("k")
 
     def drawn(operands: Sequence[Expr]) -> Expr:
-        a, b = (operands[int(rng.integers(len(operands)))] for _ in range(2))
+        a, b = (one_of(rng, operands) for _ in range(2))
         made = (
             lambda: op.add(a, b), lambda: op.multiply(a, v), lambda: op.negative(a), lambda: op.maximum(a, b),
             lambda: op.permute_dims(a, (1, 0)), lambda: op.matmul(a, b), lambda: op.linear(a, b),
@@ -131,12 +131,11 @@ def kernels(rng: np.random.Generator) -> Trial:
             lambda: op.reshape(a, (size * size,)), lambda: op.expand_dims(a, int(rng.integers(3))),
             lambda: op.subtract(a, op.sum(b, 1, keepdims=True)),
         )  # fmt: skip
-        return made[int(rng.integers(len(made)))]()
+        return one_of(rng, made)()
 
     inner = [e for e in (drawn((x, y)) for _ in range(6)) if e.ndim == 2] or [op.add(x, y)]
     node = drawn(inner)
-    args = tuple(rng.integers(-3, 4, shape).astype(object) for shape in ((k, k), (k, k), (k,)))
-    return trial_of(params, node, args, nodes=())
+    return trial_of(params, node, integers_for(rng, params, -3, 3, k=k), nodes=())
 
 
 def uses_of(operators: Collection[str]) -> Trials:
@@ -145,9 +144,7 @@ def uses_of(operators: Collection[str]) -> Trials:
 
     def use(rng: np.random.Generator) -> Trial:
         n, m, k = (int(rng.integers(0, 4)) for _ in range(3))
-        specs = {"x": "n m", "y": "n m", "z": "m k", "w": "m", "w0": ""}
-        x, y, z, w, w0 = (var(name, Tensor(spec)) for name, spec in specs.items())
-        i = var("i", Tensor("k", "int32"))
+        x, y, z, w, w0, i = variables("x: n m, y: n m, z: m k, w: m, w0:, i: k @ int32")
         rows, columns = Dim.var("n"), Dim.var("m")
         uses: list[tuple[str, tuple[Expr, ...], dict[str, Any]]] = [
             ("add", (x, y), {}), ("multiply", (x, w), {}), ("maximum", (x, w), {}), ("negative", (x,), {}),
@@ -160,12 +157,10 @@ def uses_of(operators: Collection[str]) -> Trials:
             ("cumsum", (x,), {"axis": 1}), ("matmul", (x, z), {}), ("matmul", (x, w), {}), ("linear", (x, y), {}),
         ]  # fmt: skip
         fitting = [u for u in uses if u[0] in operators and not (u[0] in ("take", "max") and not m * n)]
-        name, operands, attributes = fitting[int(rng.integers(len(fitting)))]
+        name, operands, attributes = one_of(rng, fitting)
         node = call(name, operands, attributes)
         params = tuple(e for e in postorder((node,)) if e.op == "var")
-        shapes = {"x": (n, m), "y": (n, m), "z": (m, k), "w": (m,), "i": (k,), "w0": ()}
-        args = tuple(np.asarray(rng.integers(-3, 4, shapes[str(p.attr("name"))]), object) for p in params)
-        return trial_of(params, node, args)
+        return trial_of(params, node, integers_for(rng, params, -3, 3, n=n, m=m, k=k))
 
     return use
 
@@ -174,10 +169,8 @@ def long_products(rng: np.random.Generator) -> Trial:
     """A product of few rows and columns that contracts a long axis."""
     depth = 512 * int(rng.integers(8, 20))
     rows, columns = (int(rng.integers(0, 3)) for _ in range(2))
-    params = var("x", Tensor(f"n {depth}")), var("w", Tensor(f"{depth} {columns}"))
-    node = op.matmul(*params)
-    args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((rows, depth), (depth, columns)))
-    return trial_of(params, node, args, nodes=())
+    params = x, w = variables(f"x: n {depth}, w: {depth} {columns}")
+    return trial_of(params, op.matmul(x, w), integers_for(rng, params, -2, 2, n=rows), nodes=())
 
 
 def small_products(rng: np.random.Generator) -> Trial:
@@ -185,11 +178,10 @@ def small_products(rng: np.random.Generator) -> Trial:
     turned = bool(rng.integers(2))
     left = ("k", "m k", "b m k", "b c m k")[int(rng.integers(4))]
     right = "n k" if turned else ("k", "k n", "b k n")[int(rng.integers(2 if left == "b c m k" else 3))]
-    params = var("x", Tensor(left)), var("y", Tensor(right))
-    node = (op.linear if turned else op.matmul)(*params)
+    params = x, y = variables(f"x: {left}, y: {right}")
+    node = (op.linear if turned else op.matmul)(x, y)
     sizes = {"b": 2, "c": 3, **{name: int(rng.integers(0, 5)) for name in "mkn"}}
-    args = tuple(rng.integers(-2, 3, [int(d.evaluate(sizes)) for d in p.shape]).astype(object) for p in params)
-    return trial_of(params, node, args, nodes=(), contracting=1e9)
+    return trial_of(params, node, integers_for(rng, params, -2, 2, **sizes), nodes=(), contracting=1e9)
 
 
 def decoders(rng: np.random.Generator) -> Trial:
@@ -197,8 +189,7 @@ def decoders(rng: np.random.Generator) -> Trial:
     rows, blocks, columns = (int(rng.integers(0, 4)) for _ in range(3))
     each = int(rng.integers(4, 9))
     g, m = Dim.var("g"), Dim.var("m")
-    specs = {"x": f"n {each}*g", "a": "g m", "b": f"{each} m", "s": "m"}
-    x, a, b, s = params = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
+    x, a, b, s = params = variables(f"x: n {each}*g, a: g m, b: {each} m, s: m")
     shape = (g, Dim.of(each), m)
     first, second = op.broadcast_to(op.expand_dims(a, 1), shape), op.broadcast_to(op.expand_dims(b, 0), shape)
     made = (op.add, op.multiply, op.maximum)[int(rng.integers(3))](first, second)
@@ -210,9 +201,7 @@ def decoders(rng: np.random.Generator) -> Trial:
         weight = op.multiply(weight, s)
     turned = bool(rng.integers(2))
     node = op.linear(x, op.permute_dims(weight, (1, 0))) if turned else op.matmul(x, weight)
-    shapes = ((rows, each * blocks), (blocks, columns), (each, columns), (columns,))
-    args = tuple(rng.integers(-3, 4, shape).astype(object) for shape in shapes)
-    return trial_of(params, node, args)
+    return trial_of(params, node, integers_for(rng, params, -3, 3, n=rows, g=blocks, m=columns))
 
 
 def coded_products(rng: np.random.Generator) -> Trial:
@@ -221,23 +210,16 @@ def coded_products(rng: np.random.Generator) -> Trial:
     rows, depth, columns = (int(rng.integers(1, 5)) for _ in range(3))
     wide, turned, is_row = ("float32", "int32")[int(rng.integers(2))], bool(rng.integers(2)), not rng.integers(4)
     shapes = ((depth,) if is_row else (rows, depth), (columns, depth) if turned else (depth, columns))
-    params: list[Expr] = []
-    args: list[Any] = []
-
-    def given(name: str, shape: tuple[int, ...], dtype: str) -> Expr:
-        params.append(var(name, Tensor(shape, dtype)))
-        low, high = (0, 256) if dtype == "uint8" else (-128, 128) if dtype == "int8" else (-3, 4)
-        args.append(rng.integers(low, high, shape).astype(dtype))
-        return params[-1]
+    drawn = Drawn(rng)
 
     def operand(name: str, shape: tuple[int, ...], axis: int) -> Expr:
         small = tuple(1 if a == axis % len(shape) else n for a, n in enumerate(shape))
         of_bytes = ("int8", "uint8")[int(rng.integers(2))]
-        made = op.astype(given(name, shape, of_bytes), wide)
+        made = op.astype(drawn.any_of(name, shape, of_bytes), wide)
         if rng.integers(2):
-            made = op.subtract(made, op.astype(given(f"{name}_zero", small, of_bytes), wide))
+            made = op.subtract(made, op.astype(drawn.any_of(f"{name}_zero", small, of_bytes), wide))
         for i in range(int(rng.integers(3))):
-            made = op.multiply(made, given(f"{name}_scale{i}", ((), small)[int(rng.integers(2))], wide))
+            made = op.multiply(made, drawn.between(f"{name}_scale{i}", one_of(rng, ((), small)), wide, -3, 3))
         return made
 
     x, w = operand("x", shapes[0], -1), operand("w", shapes[1], -1 if turned else -2)
@@ -245,7 +227,7 @@ def coded_products(rng: np.random.Generator) -> Trial:
         node = op.matmul(x, op.permute_dims(w, (1, 0)))
     else:
         node = op.linear(x, w) if turned else op.matmul(x, w)
-    return trial_of(params, node, tuple(args), "numpy", 1e-5)
+    return trial_of(drawn.params, node, tuple(drawn.args), "numpy", 1e-5)
 
 
 # chosen: accepted error of a product with a weight of codes, relative to the largest element of the result. Half a step
@@ -284,13 +266,8 @@ def workspaces(rng: np.random.Generator) -> Trial:
     stages = (part, of_row, whole) if scaled else (part, whole)
     own = [name for name in ("P", *(["R"] * scaled)) if rng.integers(4)]
     kernel = program("kernel", (x, w), *stages, workspaces=own)
-    params = (var("x", Tensor(("a", parts * each))), var("w", Tensor((parts * each, columns))))
-    node = call_tir(kernel, params)
-    args = (
-        rng.integers(-2, 3, (rows, parts * each)).astype(object),
-        rng.integers(-2, 3, (parts * each, columns)).astype(object),
-    )
-    return trial_of(params, node, args, nodes=())
+    params = variables(f"x: a {parts * each}, w: {parts * each} {columns}")
+    return trial_of(params, call_tir(kernel, params), integers_for(rng, params, -2, 2, a=rows), nodes=())
 
 
 def convolutions(rng: np.random.Generator) -> Trial:
@@ -312,9 +289,7 @@ def convolutions(rng: np.random.Generator) -> Trial:
     images, kernel = (int(rng.integers(0, 3)), channels, *sizes), (out, channels // groups, *window)
     params = (var("x", Tensor(images, "float32")), var("w", Tensor(kernel, "float32")))
     node = op.conv(*params, steps, pads, around, groups, between)
-    # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
-    args = tuple(rng.integers(-3, 4, shape).astype(np.float32) for shape in (images, kernel))
-    return trial_of(params, node, args, "numpy")
+    return trial_of(params, node, floats_for(rng, params), "numpy")
 
 
 def networks_of_convolutions(rng: np.random.Generator) -> Trial:
@@ -344,10 +319,7 @@ def networks_of_convolutions(rng: np.random.Generator) -> Trial:
             pads = [(0, 0)] * rank if draw == 2 else pads
             e = op.conv(e, parameter(out, channels, *window), [int(rng.integers(1, 3))] * rank, pads)
         e = _between(e, before, parameter, rng)
-    node = e
-    # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
-    args = tuple(rng.integers(-1, 2, [d.value for d in p.shape]).astype(np.float32) for p in params)
-    return trial_of(params, node, args, "numpy")
+    return trial_of(params, e, floats_for(rng, params, -1, 1), "numpy")
 
 
 def _between(e: Expr, before: Expr, parameter: Callable[..., Expr], rng: np.random.Generator) -> Expr:
@@ -362,14 +334,13 @@ def _between(e: Expr, before: Expr, parameter: Callable[..., Expr], rng: np.rand
         lambda: op.add(e, before) if e.shape == before.shape else op.subtract(e, gate),
         lambda: op.flip(e, 2), lambda: op.pad(e, [(0, 0), (0, 1)] + [(1, 0)] * rank, 1.0),
     )  # fmt: skip
-    return made[int(rng.integers(len(made)))]()
+    return one_of(rng, made)()
 
 
 def nested_sums(rng: np.random.Generator) -> Trial:
     """A randomly nested sum of three to eight terms: matrix products and elementwise products, some scaled."""
     k = int(rng.integers(1, 4))
-    params = (*(var(f"w{i}", _MATRIX) for i in range(4)), var("s", Tensor("")))
-    *matrices, scalar = params
+    *matrices, scalar = params = variables("w0: k k, w1: k k, w2: k k, w3: k k, s:")
 
     def term() -> Expr:
         a, b, c = (matrices[int(rng.integers(4))] for _ in range(3))
@@ -382,18 +353,14 @@ def nested_sums(rng: np.random.Generator) -> Trial:
         i = int(rng.integers(len(terms) - 1))
         joined = (op.add, op.subtract)[int(rng.integers(2))](terms[i], terms[i + 1])
         terms[i : i + 2] = [op.negative(joined) if rng.integers(6) == 0 and len(terms) > 2 else joined]
-    args = (*(rng.integers(-3, 4, (k, k)).astype(object) for _ in range(4)), np.asarray(rng.integers(-3, 4), object))
-    return trial_of(params, terms[0], args)
+    return trial_of(params, terms[0], integers_for(rng, params, -3, 3, k=k))
 
 
 def _of_function(kind: str, rng: np.random.Generator, is_known: bool = False) -> Trial:
     k, t = int(rng.integers(1, 4)), int(rng.integers(0, 4))
     length = Dim.of(t) if is_known else Dim.var("t")
-    matrix, same, carried, xs = (
-        var("w", _MATRIX), var("c", _VECTOR), var("h", _VECTOR),
-        var("x", Tensor(f"{length} k") if kind == "scan" else _VECTOR),
-    )  # fmt: skip
-    count = var("n", _COUNT)
+    rows = f"{length} k" if kind == "scan" else "k"
+    matrix, same, carried, xs, count = variables(f"w: k k, c: k, h: k, x: {rows}, n: @ int32")
     body = _body(rng, kind)
     queries = ModuleAnswers({body.name: body}, (True, True, False, False) if kind == "call" else ())
     params = (matrix, same, carried, xs)
@@ -404,30 +371,27 @@ def _of_function(kind: str, rng: np.random.Generator, is_known: bool = False) ->
         node = call_function(function_ref(body), params)
     else:
         params = (matrix, same, carried, count)
-        limit, i, h = var("x0", _COUNT), var("x1", _COUNT), var("x2", _VECTOR)
+        limit, i, h = variables("x0: @ int32, x1: @ int32, x2: k")
         queries.functions["condition"] = pure_function("condition", (limit, i, h), [op.less(i, limit)])
         condition = function_ref(queries.functions["condition"])
         node = while_loop(condition, function_ref(body), (count,), (matrix, same), (const(0), carried))
     module = Module((main_of(params, node), *queries.functions.values()))
-
-    def drawn(*shape: int) -> Any:
-        return rng.integers(-2, 3, shape).astype(object)
-
-    last: Any = np.asarray(t, object) if kind == "while" else drawn(t, k) if kind == "scan" else drawn(k)
-    return Trial(module, node, (drawn(k, k), drawn(k), drawn(k), last), queries)
+    last = (np.asarray(t, object),) if kind == "while" else integers_for(rng, (xs,), -2, 2, k=k, t=t)
+    drawn = integers_for(rng, (matrix, same, carried), -2, 2, k=k)
+    return Trial(module, node, (*drawn, *last), queries)
 
 
 def _body(rng: np.random.Generator, kind: str) -> Function:
     """A random loop body over a constant matrix, a constant vector, a carried vector, and a slice or a counter."""
-    w, c, h = var("x0", _MATRIX), var("x1", _VECTOR), var("x3" if kind == "while" else "x2", _VECTOR)
-    i, x = var("x2", _COUNT), var("x3", _VECTOR)
+    w, c, h = variables(f"x0: k k, x1: k, {'x3' if kind == 'while' else 'x2'}: k")
+    i, x = variables("x2: @ int32, x3: k")
     matrices: list[Expr] = [w, op.matmul(w, w)]
     vectors: list[Expr] = [c, h] if kind == "while" else [c, h, x, op.matmul(x, matrices[int(rng.integers(2))])]
     for _ in range(int(rng.integers(3, 8))):
-        a, b = (vectors[int(rng.integers(len(vectors)))] for _ in range(2))
-        m = matrices[int(rng.integers(len(matrices)))]
+        a, b = (one_of(rng, vectors) for _ in range(2))
+        m = one_of(rng, matrices)
         made = (op.matmul(m, a), op.matmul(a, m), op.add(a, b), op.subtract(a, b), op.multiply(a, b))
-        vectors.append(made[int(rng.integers(len(made)))])
+        vectors.append(one_of(rng, made))
     outputs = vectors[-1], vectors[-1 - int(rng.integers(3))]
     if kind == "while":
         return _returning((w, c, i, h), (op.add(i, const(1)), outputs[0]))
@@ -442,21 +406,20 @@ def scans(rng: np.random.Generator) -> Trial:
 def scans_of_parts(rng: np.random.Generator) -> Trial:
     """A scan of a body that adds to a slice, and reads parts of the sum."""
     k, t, reverse = int(rng.integers(2, 5)), int(rng.integers(0, 4)), bool(rng.integers(2))
-    x, h, w, b = (var(f"x{i}", Tensor(s)) for i, s in enumerate(("2*k", "k", "k 2*k", "2*k")))
+    x, h, w, b = variables("x0: 2*k, x1: k, x2: k 2*k, x3: 2*k")
     params, size = (w, b, h, x), Dim.var("k")
     total = x
     for _ in range(int(rng.integers(0, 3))):
         made = op.add(total, b), op.multiply(total, op.matmul(h, w)), op.subtract(b, total), op.multiply(total, total)
-        total = made[int(rng.integers(len(made)))]
+        total = one_of(rng, made)
     halves = op.strided_slice(total, (0,), (size,)), op.strided_slice(total, (size,), (2 * size,))
     others = op.strided_slice(op.add(b, halves[0][0:1]), (0,), (size,)), op.multiply(*halves), x[0:size]
     outputs = op.add(op.multiply(h, halves[0]), halves[1]), others[int(rng.integers(3))]
     body = _returning(params, outputs)
-    args = var("w", w.annotation), var("b", b.annotation), var("h", h.annotation), var("x", Tensor("t 2*k"))
+    args = variables("w: k 2*k, b: 2*k, h: k, x: t 2*k")
     length = Dim.var("t")
     node = scan(function_ref(body), args[:2], args[2:3], args[3:], length=length, reverse=reverse)
-    shapes = (k, 2 * k), (2 * k,), (k,), (t, 2 * k)
-    values = tuple(rng.integers(-2, 3, shape).astype(object) for shape in shapes)
+    values = integers_for(rng, args, -2, 2, k=k, t=t)
     return Trial(Module((main_of(args, node), body)), node, values, ModuleAnswers({body.name: body}, ()))
 
 

@@ -20,7 +20,7 @@ from relax_eg.ir.expr import Expr, postorder
 from relax_eg.limits import KEPT
 from relax_eg.ops.interpret import evaluate_points
 from relax_eg.ops.record import TABLE, program_of, site_of
-from relax_eg.rules.checking.enumeration import Points, all_points, special_points
+from relax_eg.rules.checking.enumeration import Points, all_points, bits_differ, special_points
 from relax_eg.rules.checking.judge import TOLERANCE, Case, PreparedSides, prepare_sides, wide_array, widen_sides
 from relax_eg.rules.checking.literals import computes, grows_with_sizes, is_piecewise, literals
 from relax_eg.rules.checking.samples import (
@@ -153,7 +153,7 @@ def sizes_near(instance: Instance) -> tuple[list[dict[str, int]], tuple[tuple[st
                 if not all(size_guard_holds(g, sizes) for g in instance.guards) or unmet_precondition(
                     size_preconditions(instance.left), sizes
                 ):
-                    sizes = _uniform_sizes(instance, names, name, n)
+                    sizes = _uniform_sizes(instance, names, n)
                     if sizes is None:
                         reached = reached or not _guards_admit(instance, base, name, n)
                         continue
@@ -171,7 +171,7 @@ def _guards_admit(instance: Instance, base: Sizes, name: str, n: int) -> bool:
     return all(size_guard_holds(g, {**base, name: n}) for g in instance.guards)
 
 
-def _uniform_sizes(instance: Instance, names: Sequence[str], name: str, n: int) -> dict[str, int] | None:
+def _uniform_sizes(instance: Instance, names: Sequence[str], n: int) -> dict[str, int] | None:
     """A binding of all sizes to `n`, for instances that do not admit `n` together with the least sizes; None if `n` is
     too large or the instance does not admit this binding either."""
     sizes = dict.fromkeys(names, n)
@@ -269,18 +269,6 @@ def _differing_points(p: PreparedSides, sizes: Sizes, points: Points, bits: bool
 
 def _differ(a: Array, b: Array, scale: Array | None) -> Array:
     if scale is None or a.dtype.kind not in "fc":
-        return _bits_differ(a, b)
+        return bits_differ(a, b)
     with np.errstate(all="ignore"):
         return np.abs(a - b) > TOLERANCE * scale
-
-
-def _bits_differ(a: Array, b: Array) -> Array:
-    if a.dtype != b.dtype:
-        return np.ones(a.shape, bool)
-    if not is_real(a.dtype.name):
-        return np.asarray(a != b)
-    size = a.dtype.itemsize
-    x, y = (np.ascontiguousarray(v).view(np.uint8).reshape(*v.shape, size) for v in (a, b))
-    with np.errstate(invalid="ignore"):
-        wide = [v.astype(np.float64) if v.dtype.kind == "V" else v for v in (a, b)]
-    return (x != y).any(-1) & ~(np.isnan(wide[0]) & np.isnan(wide[1]))

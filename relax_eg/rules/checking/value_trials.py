@@ -12,6 +12,7 @@ import numpy as np
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, const, var
 from relax_eg.ops import api as op
+from relax_eg.rules.checking.drawing import integers_for, one_of, variables
 from relax_eg.rules.schemas import Trial, trial_of
 from relax_eg.shapes import Dim
 
@@ -31,7 +32,7 @@ def broadcast_operands(rng: np.random.Generator) -> Trial:
         op.add, op.subtract, op.divide, op.maximum, op.less, lambda a, b: op.where(op.less(a, b), b, a),
         lambda a, b: op.where(op.less(b, 2.0), a, b),
     )  # fmt: skip
-    f = made[int(rng.integers(len(made)))]
+    f = one_of(rng, made)
     node = f(x, wide) if rng.random() < 0.5 else f(wide, x)
     args = tuple(rng.integers(1, 4, shape).astype(object) for shape in ((k, m), narrow))
     return trial_of((x, y), node, args)
@@ -42,9 +43,7 @@ def sums_of_products(rng: np.random.Generator) -> Trial:
     summed, identity and triangular masks, transposes, slices, concatenations, diagonals."""
     k = int(rng.integers(1, 5))
     n = Dim.of(k)
-    params = a, b, c, v, w = tuple(
-        var(x, Tensor((n,) * r, "float32")) for x, r in zip("abcvw", (2, 2, 2, 1, 1), strict=True)
-    )
+    params = a, b, c, v, w = variables(f"a: {k} {k}, b: {k} {k}, c: {k} {k}, v: {k}, w: {k}")
     same = op.equal(op.iota((n, n), 0), op.iota((n, n), 1))
 
     def matrix(depth: int) -> Expr:
@@ -60,7 +59,7 @@ def sums_of_products(rng: np.random.Generator) -> Trial:
             lambda: op.strided_slice(op.concat([x, y], 1), (0, 1), (k, k + 1)),
             lambda: op.matmul(op.concat([x, y], 1), op.concat([y, x], 0)),
         )  # fmt: skip
-        return made[int(rng.integers(len(made)))]()
+        return one_of(rng, made)()
 
     def vector(depth: int) -> Expr:
         if depth == 0:
@@ -71,12 +70,10 @@ def sums_of_products(rng: np.random.Generator) -> Trial:
             lambda: op.sum(op.where(same, x, const(0.0)), 1), lambda: op.add(vector(0), op.sum(x, 0)),
             lambda: op.squeeze(op.strided_slice(x, (0, 0), (1, k)), 0),
         )  # fmt: skip
-        return made[int(rng.integers(len(made)))]()
+        return one_of(rng, made)()
 
     node = (matrix, vector, lambda d: op.sum(matrix(d)))[int(rng.integers(3))](int(rng.integers(1, 4)))
-    shapes = ((k, k), (k, k), (k, k), (k,), (k,))
-    args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in shapes)
-    return trial_of(params, node, args)
+    return trial_of(params, node, integers_for(rng, params, -2, 2))
 
 
 def chains_of_products(rng: np.random.Generator) -> Trial:
@@ -95,8 +92,7 @@ def chains_of_products(rng: np.random.Generator) -> Trial:
     while len(left) > 1:
         i = int(rng.integers(len(left) - 1))
         left[i : i + 2] = [op.matmul(left[i], left[i + 1])]
-    args = tuple(rng.integers(-1, 2, s).astype(object) for s in shapes)
-    return trial_of(params, left[0], args)
+    return trial_of(params, left[0], integers_for(rng, params, -1, 1))
 
 
 def sums_in_semirings(rng: np.random.Generator) -> Trial:
@@ -119,7 +115,7 @@ def sums_in_semirings(rng: np.random.Generator) -> Trial:
             lambda: times(x, v), lambda: times(op.expand_dims(w, 1), x), lambda: op.permute_dims(x, (1, 0)),
             lambda: times(op.expand_dims(v, 1), w),
         )  # fmt: skip
-        return made[int(rng.integers(len(made)))]()
+        return one_of(rng, made)()
 
     x = matrix(int(rng.integers(1, 4)))
     node = total(times(x, v), (None, (0,), (1,))[int(rng.integers(3))])
@@ -131,7 +127,7 @@ def sums_in_semirings(rng: np.random.Generator) -> Trial:
 def pointwise_terms(rng: np.random.Generator) -> Trial:
     """A term of up to five elementwise operators on two arrays and small numbers, which often repeats an operand."""
     k = int(rng.integers(1, 5))
-    params = x, y = tuple(var(name, Tensor((Dim.of(k),), "float32")) for name in "xy")
+    params = x, y = variables(f"x: {k}, y: {k}")
     functions = (
         op.add, op.subtract, op.multiply, op.maximum, op.minimum, lambda a, b: op.where(op.less(a, b), a, b),
         lambda a, b: op.where(op.greater_equal(a, b), a, op.negative(b)), lambda a, b: op.maximum(op.negative(a), b),
@@ -140,16 +136,15 @@ def pointwise_terms(rng: np.random.Generator) -> Trial:
     )  # fmt: skip
     made: list[Expr] = [x, y]
     for _ in range(int(rng.integers(2, 6))):
-        f = functions[int(rng.integers(len(functions)))]
-        made.append(f(made[-1], made[int(rng.integers(len(made)))]))
-    args = tuple(rng.integers(-3, 4, k).astype(object) for _ in params)
-    return trial_of(params, made[-1], args)
+        f = one_of(rng, functions)
+        made.append(f(made[-1], one_of(rng, made)))
+    return trial_of(params, made[-1], integers_for(rng, params, -3, 3))
 
 
 def moved_values(rng: np.random.Generator) -> Trial:
     """An index map of up to four elementwise operators on index maps of two matrices, or such an operator on maps."""
     n, m = int(rng.integers(1, 4)), int(rng.integers(1, 4))
-    params = x, y = tuple(var(name, Tensor((Dim.of(n), Dim.of(m)), "float32")) for name in "xy")
+    params = x, y = variables(f"x: {n} {m}, y: {n} {m}")
 
     def moved(a: Expr) -> Expr:
         rows, columns = a.shape
@@ -165,7 +160,7 @@ def moved_values(rng: np.random.Generator) -> Trial:
             lambda: op.concat([a, op.negative(a)], 0),
             lambda: op.broadcast_to(op.strided_slice(a, (0, 0), (1, columns)), a.shape),
         )
-        return made[int(rng.integers(len(made)))]()
+        return one_of(rng, made)()
 
     functions = (
         op.negative,
@@ -177,20 +172,17 @@ def moved_values(rng: np.random.Generator) -> Trial:
     )
     made = moved(x)
     for _ in range(int(rng.integers(1, 5))):
-        made = functions[int(rng.integers(len(functions)))](made)
+        made = one_of(rng, functions)(made)
     if rng.random() < 0.7:
         made = moved(made)
-    args = tuple(rng.integers(-3, 4, (n, m)).astype(object) for _ in params)
-    return trial_of(params, made, args)
+    return trial_of(params, made, integers_for(rng, params, -3, 3))
 
 
 def matrix_words(rng: np.random.Generator) -> Trial:
     """A product of matrices, solutions of triangular systems, signed permutations and diagonal matrices, whose factors
     may cancel. Its arithmetic is exact: the diagonals of triangles are powers of 2."""
     k = int(rng.integers(1, 5))
-    n = Dim.of(k)
-    a, b, lower, q = params = tuple(var(x, Tensor((n, n), "float32")) for x in ("a", "b", "l", "q"))
-    v = var("v", Tensor((n,), "float32"))
+    params = a, b, lower, q, v = variables(f"a: {k} {k}, b: {k} {k}, l: {k} {k}, q: {k} {k}, v: {k}")
 
     def matrix(depth: int) -> Expr:
         if depth == 0:
@@ -203,7 +195,7 @@ def matrix_words(rng: np.random.Generator) -> Trial:
             lambda: op.triangular_solve(lower, x, lower=True, left_side=False), lambda: op.matmul(x, lower),
             lambda: op.add(x, matrix(depth - 1)), lambda: op.multiply(x, 2.0),
         )  # fmt: skip
-        return made[int(rng.integers(len(made)))]()
+        return one_of(rng, made)()
 
     m = matrix(int(rng.integers(2, 5)))
     ends = (lambda: m, lambda: op.matmul(m, v), lambda: op.sum(op.multiply(m, m)), lambda: op.trace(m))
@@ -214,7 +206,7 @@ def matrix_words(rng: np.random.Generator) -> Trial:
     drawn = (*square, triangle, turned, rng.integers(-3, 4, k))
     args = tuple(np.asarray(x, np.float32) for x in drawn)
     known = {lower: frozenset(("lower_triangular", "invertible")), q: frozenset(("orthogonal", "invertible"))}
-    return trial_of((*params, v), node, args, "numpy", known=known)
+    return trial_of(params, node, args, "numpy", known=known)
 
 
 def determinants_of_products(rng: np.random.Generator) -> Trial:
@@ -237,7 +229,7 @@ def determinants_of_products(rng: np.random.Generator) -> Trial:
             lambda: op.matmul(x, matrix(0)), lambda: op.permute_dims(x, (1, 0)), lambda: op.multiply(x, 2.0),
             lambda: op.matmul(q, x), lambda: op.add(diagonal, op.matmul(u, w)),
         )  # fmt: skip
-        return made[int(rng.integers(len(made)))]()
+        return one_of(rng, made)()
 
     of = matrix(int(rng.integers(3)))
     size = by_factors(of, "logarithm")
@@ -254,14 +246,13 @@ def determinants_of_products(rng: np.random.Generator) -> Trial:
         d: frozenset(("nonzero",)),
     }
     args = tuple(np.asarray(x, np.float32) for x in drawn.values())
-    return trial_of(params, node, args, "numpy", 1e-3, known=known)  # limit: float32, singular ones too
+    return trial_of(params, node, args, "numpy", _ROUNDING, known=known)
 
 
 def reductions(rng: np.random.Generator) -> Trial:
     """A reduction of what is shifted, scaled, centred, moved, joined or reduced, over some axes, which may be empty."""
     shape = tuple(int(n) for n in rng.integers(0, 4, 2))
-    specs = {"x": f"{shape[0]} {shape[1]}", "y": f"{shape[0]} {shape[1]}", "d": f"{shape[0]} 1", "s": ""}
-    params = x, y, d, s = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
+    params = x, y, d, s = variables("x: {0} {1}, y: {0} {1}, d: {0} 1, s:".format(*shape))
     reduce = (op.sum, op.sum, op.max, op.min)[int(rng.integers(4))]
     axes = ((0,), (1,), (0, 1))[int(rng.integers(3))]
     functions = (
@@ -274,20 +265,19 @@ def reductions(rng: np.random.Generator) -> Trial:
     )  # fmt: skip
     e = x
     for _ in range(int(rng.integers(1, 5))):
-        e = functions[int(rng.integers(len(functions)))](e)
+        e = one_of(rng, functions)(e)
     ends = (
         lambda: e, lambda: op.concat([e, y], int(rng.integers(2))), lambda: op.pad(e, [(1, 2), (0, 1)], 0.0),
         lambda: op.pad(e, [(1, 0), (0, 1)], s), lambda: op.concat([e, e, x], axes[0]),
         lambda: op.multiply(e, op.broadcast_to(s, e.shape)),
     )  # fmt: skip
-    whole = ends[int(rng.integers(len(ends)))]()
+    whole = one_of(rng, ends)()
     if reduce is not op.sum and not all(n.value for n in whole.shape):
         reduce = op.sum  # the extreme of nothing is no number
     node = reduce(whole, axes)
     if rng.integers(3) == 0:
         node = op.subtract(e, op.divide(op.sum(e, 1, keepdims=True), 2.0))
-    args = (*(rng.integers(-3, 4, n).astype(object) for n in (shape, shape, (shape[0], 1))),
-            np.asarray(int(rng.integers(-3, 4)), object))  # fmt: skip
+    args = integers_for(rng, params, -3, 3)
     known = {a: frozenset(("finite",)) for a in params}
     return trial_of(params, node, args, known=known)
 
@@ -295,17 +285,16 @@ def reductions(rng: np.random.Generator) -> Trial:
 def searches(rng: np.random.Generator) -> Trial:
     """The position of an extreme of a matrix that is shifted, scaled or negated, along an axis."""
     n, m = (int(k) for k in rng.integers(1, 4, 2))
-    params = x, d, s = var("x", Tensor(f"{n} {m}")), var("d", Tensor(f"{n} 1")), var("s", Tensor(""))
+    params = x, d, s = variables(f"x: {n} {m}, d: {n} 1, s:")
     functions = (
         lambda e: op.add(e, s), lambda e: op.subtract(e, d), lambda e: op.multiply(e, s), lambda e: op.multiply(d, e),
         lambda e: op.multiply(e, float(rng.integers(-2, 3))), op.negative, op.relu,
     )  # fmt: skip
     e = x
     for _ in range(int(rng.integers(1, 4))):
-        e = functions[int(rng.integers(len(functions)))](e)
+        e = one_of(rng, functions)(e)
     node = (op.argmax, op.argmin)[int(rng.integers(2))](e, int(rng.integers(2)))
-    args = (rng.integers(-3, 4, (n, m)).astype(object), rng.integers(1, 4, (n, 1)).astype(object),
-            np.asarray(int(rng.integers(1, 4)), object))  # fmt: skip
+    args = (*integers_for(rng, (x,), -3, 3), *integers_for(rng, (d, s), 1, 3))
     known = {
         x: frozenset(("finite",)),
         **{a: frozenset(("finite", "positive", "nonnegative", "nonzero")) for a in (d, s)},

@@ -12,6 +12,7 @@ from relax_eg.ir.expr import Expr, const, var
 from relax_eg.ops import api as op
 from relax_eg.ops.codes import saturated
 from relax_eg.ops.record import call
+from relax_eg.rules.checking.drawing import Drawn, floats_for, one_of
 from relax_eg.rules.schemas import Trial, trial_of
 
 _ROUNDED = 1e-4  # chosen: error, as a share of the largest element, of rules that are not as accurate as a sum
@@ -21,11 +22,6 @@ _BYTES = sorted(names_where(lambda d: d.is_integer and d.bits == 8))  # dtypes o
 
 def _trial(node: Expr, params: tuple[Expr, ...], args: tuple[Any, ...], tolerance: float = 0.0) -> Trial:
     return trial_of(params, node, args, "numpy", tolerance)
-
-
-def _whole(rng: np.random.Generator, *shapes: tuple[int, ...]) -> tuple[Any, ...]:
-    """Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have."""
-    return tuple(rng.integers(-3, 4, shape).astype(np.float32) for shape in shapes)
 
 
 def _pads(rng: np.random.Generator, rank: int) -> list[tuple[int, int]]:
@@ -60,7 +56,7 @@ def convolutions_of_blocks(rng: np.random.Generator) -> Trial:
     sizes = [k + int(rng.integers(0, 6)) for k in window]
     images, kernel = (n, channels, *sizes), (out, channels, *window)
     params = _variables(images, kernel)
-    return _trial(op.conv(*params, steps, pads), params, _whole(rng, images, kernel))
+    return _trial(op.conv(*params, steps, pads), params, floats_for(rng, params))
 
 
 def transposed_convolutions(rng: np.random.Generator) -> Trial:
@@ -73,7 +69,7 @@ def transposed_convolutions(rng: np.random.Generator) -> Trial:
     sizes = [max(1, -(-k // s)) + int(rng.integers(0, 4)) for k, s in zip(window, between, strict=True)]
     images, kernel = (n, channels, *sizes), (out, channels, *window)
     params = _variables(images, kernel)
-    return _trial(op.conv(*params, 1, pads, input_dilation=between), params, _whole(rng, images, kernel))
+    return _trial(op.conv(*params, 1, pads, input_dilation=between), params, floats_for(rng, params))
 
 
 def separable_convolutions(rng: np.random.Generator) -> Trial:
@@ -88,10 +84,10 @@ def separable_convolutions(rng: np.random.Generator) -> Trial:
     if rng.integers(2):
         params = x, var("u", Tensor(column, "float32")), var("v", Tensor(row, "float32"))
         node = op.conv(x, op.multiply(*params[1:]), steps, pads, groups=groups)
-        return _trial(node, params, _whole(rng, images, column, row), _SMALL)
-    u, v = _whole(rng, column, row)
+        return _trial(node, params, floats_for(rng, params), _SMALL)
+    u, v = floats_for(rng, _variables(column, row))
     node = op.conv(x, const(u * v), steps, pads, groups=groups)
-    return _trial(node, (x,), _whole(rng, images), _ROUNDED)
+    return _trial(node, (x,), floats_for(rng, (x,)), _ROUNDED)
 
 
 def windows_over_axes(rng: np.random.Generator) -> Trial:
@@ -103,7 +99,7 @@ def windows_over_axes(rng: np.random.Generator) -> Trial:
     x = var("x", Tensor(sizes, dtype))
     e = op.reduce_window(x, kinds[int(rng.integers(len(kinds)))], window, steps, _pads(rng, rank), apart)
     e = call(e.op, e.args, {**dict(e.attrs), "input_dilation": tuple(between)})
-    return _trial(e, (x,), tuple(a.astype(dtype) for a in _whole(rng, sizes)), _SMALL)
+    return _trial(e, (x,), tuple(a.astype(dtype) for a in floats_for(rng, (x,))), _SMALL)
 
 
 def large_convolutions(rng: np.random.Generator) -> Trial:
@@ -127,28 +123,21 @@ def coded_convolutions(rng: np.random.Generator) -> Trial:
     channels = groups * depth
     window = [int(n) for n in rng.integers(1, 4, rank)]
     images = (int(rng.integers(1, 3)), channels, *(k + int(rng.integers(2, 5)) for k in window))
-    params: list[Expr] = []
-    args: list[Any] = []
+    drawn = Drawn(rng)
 
     def operand(name: str, shape: tuple[int, ...], zero: tuple[int, ...], scale: tuple[int, ...]) -> Expr:
-        def given(suffix: str, shape: tuple[int, ...], dtype: str) -> Expr:
-            params.append(var(name + suffix, Tensor(shape, dtype)))
-            low, high = (0, 256) if dtype == "uint8" else (-128, 128) if dtype == "int8" else (1, 4)
-            args.append(rng.integers(low, high, shape).astype(dtype))
-            return params[-1]
-
-        dtype = _BYTES[int(rng.integers(2))]
-        made = op.astype(given("", shape, dtype), "float32")
+        dtype = one_of(rng, _BYTES)
+        made = op.astype(drawn.any_of(name, shape, dtype), "float32")
         if rng.integers(2):
-            made = op.subtract(made, op.astype(given("_zero", zero, dtype), "float32"))
-        return op.multiply(made, given("_scale", scale, "float32")) if rng.integers(2) else made
+            made = op.subtract(made, op.astype(drawn.any_of(f"{name}_zero", zero, dtype), "float32"))
+        return op.multiply(made, drawn.between(f"{name}_scale", scale, "float32", 1, 3)) if rng.integers(2) else made
 
     of_images, of_kernels = (images[0], *[1] * (rank + 1)), (out, *[1] * (rank + 1))
     x = operand("x", images, (), of_images if rng.integers(2) else ())
     w = operand("w", (out, depth, *window), *[of_kernels if rng.integers(2) else ()] * 2)
     steps, apart = ([int(n) for n in rng.integers(1, 3, rank)] for _ in range(2))
     around = [(p[0] + (k - 1) * (a - 1), p[1]) for p, k, a in zip(_pads(rng, rank), window, apart, strict=True)]
-    return _trial(op.conv(x, w, steps, around, apart, groups), tuple(params), tuple(args), _SMALL)
+    return _trial(op.conv(x, w, steps, around, apart, groups), tuple(drawn.params), tuple(drawn.args), _SMALL)
 
 
 def codes_again(rng: np.random.Generator) -> Trial:
@@ -156,9 +145,9 @@ def codes_again(rng: np.random.Generator) -> Trial:
     channel."""
     if rng.integers(3) == 0:
         return _codes_of_channels(rng)
-    dtype = _BYTES[int(rng.integers(2))]
+    dtype, drawn = one_of(rng, _BYTES), Drawn(rng)
     rows, columns = (int(rng.integers(1, 4)) for _ in range(2))
-    x = var("x", Tensor((rows, 2 * columns), dtype))
+    x = drawn.any_of("x", (rows, 2 * columns), dtype)
     scale, zero = float(rng.uniform(1e-3, 10)), int(rng.integers(0, 100))
     wide = op.astype(x, "float32")
     value = op.multiply(op.subtract(wide, const(zero, "float32")) if zero % 2 else wide, const(scale, "float32"))
@@ -172,14 +161,13 @@ def codes_again(rng: np.random.Generator) -> Trial:
         y = moves[int(rng.integers(len(moves)))](y) if y.shape == value.shape else y
     again = op.round(op.divide(y, const(scale, "float32")))
     node = saturated(op.add(again, const(float(zero), "float32")) if zero % 2 else again, dtype)
-    low, high = (0, 256) if dtype == "uint8" else (-128, 128)
-    return _trial(node, (x,), (rng.integers(low, high, (rows, 2 * columns)).astype(dtype),))
+    return _trial(node, (x,), tuple(drawn.args))
 
 
 def _codes_of_channels(rng: np.random.Generator) -> Trial:
     """Bytes with a scale and a zero for each channel, transposed, joined and mostly encoded again with the same."""
-    dtype, sizes = _BYTES[int(rng.integers(2))], tuple(int(n) for n in rng.integers(2, 4, 3))
-    x, axis = var("x", Tensor(sizes, dtype)), int(rng.integers(3))
+    dtype, sizes, drawn = one_of(rng, _BYTES), tuple(int(n) for n in rng.integers(2, 4, 3)), Drawn(rng)
+    x, axis = drawn.any_of("x", sizes, dtype), int(rng.integers(3))
     shape = [sizes[axis] if a == axis else 1 for a in range(3)]
     scale = rng.uniform(1e-3, 10, shape).astype(np.float32)
     zero = rng.integers(-3, 4, shape).astype(np.float32)
@@ -192,5 +180,4 @@ def _codes_of_channels(rng: np.random.Generator) -> Trial:
     turned = int(rng.integers(4) == 0)
     own_scale, own_zero = (np.roll(v, turned, axis).transpose(axes) for v in (scale, zero))
     node = saturated(op.add(op.round(op.divide(y, const(own_scale))), const(own_zero)), dtype)
-    low, high = (0, 256) if dtype == "uint8" else (-128, 128)
-    return _trial(node, (x,), (rng.integers(low, high, sizes).astype(dtype),))
+    return _trial(node, (x,), tuple(drawn.args))

@@ -7,7 +7,7 @@ chosen that is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from relax_eg.dtypes import kind
@@ -278,7 +278,7 @@ class Inward:
             return None
         if any(p is first for p in parts[1:]) or first.op in CORE or view_of(first) is not None or is_join(first):
             return None
-        total = _sum(p.shape[axis] for p in parts)
+        total = sum((p.shape[axis] for p in parts), ZERO)
         if is_pointwise(first):
             columns = [self._column(parts, i, axis) for i in range(len(first.args))]
             if any(c is None for c in columns):
@@ -412,10 +412,3 @@ def regrouped(before: Sequence[Dim], after: Sequence[Dim]) -> list[tuple[list[in
                 b, j = b * after[j], j + 1
         groups.append((mine, other))
     return groups
-
-
-def _sum(sizes: Iterable[Dim]) -> Dim:
-    total = ZERO
-    for d in sizes:
-        total = total + d
-    return total

@@ -17,6 +17,7 @@ from relax_eg.ops import api as op
 from relax_eg.rules.index_maps.inward import is_join
 from relax_eg.rules.index_maps.views import ONE, ZERO, AxisMap, IndexView, made_of, source_of
 from relax_eg.shapes import Dim
+from relax_eg.traversal import made_from_below
 
 FEWEST = 3  # limit: pieces that are computed at once
 _MOST = 256  # limit: pieces; each is proved by itself
@@ -38,34 +39,22 @@ class _Unifier:
 
     def unified(self, root: Column) -> Expr | None:
         """The first piece over the parameters; None if the pieces differ in more than what they read."""
-        done: dict[Column, Expr] = {}
-        todo = [root]
-        while todo:
-            column = todo[-1]
-            if column in done:
-                todo.pop()
-                continue
+        done: dict[Column, Expr | None] = {}
+
+        def below(column: Column) -> Sequence[Column]:
+            is_last = self._is_operand(column) or len(done) > _MOST_OPERATORS
+            return () if is_last else list(zip(*(x.args for x in column), strict=True))
+
+        def made(column: Column) -> Expr | None:
             first = column[0]
             if self._is_operand(column):
-                if any(x.annotation != first.annotation for x in column):
-                    return None
+                is_one = all(x.annotation == first.annotation for x in column)
                 name = f"operand{len(self.params)}"
-                done[column] = self.params.setdefault(column, var(name, first.annotation))
-                continue
-            if not first.args:
-                if any(x is not first for x in column):
-                    return None
-                done[column] = first
-                continue
-            columns = [tuple(x.args[i] for x in column) for i in range(len(first.args))]
-            missing = [c for c in columns if c not in done]
-            if missing:
-                todo += missing
-                if len(done) + len(todo) > _MOST_OPERATORS:
-                    return None
-                continue
-            done[column] = with_operands(first, tuple(done[c] for c in columns))
-        return done[root]
+                return self.params.setdefault(column, var(name, first.annotation)) if is_one else None
+            args = tuple(a for c in below(column) if (a := done[c]) is not None)
+            return with_operands(first, args) if len(args) == len(first.args) else None
+
+        return made_from_below(root, below, made, done)
 
     def _is_operand(self, column: Column) -> bool:
         """Whether a place is an operand: the same array for all pieces, a part of an array, or another function."""

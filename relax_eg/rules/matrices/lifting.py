@@ -17,7 +17,7 @@ from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, postorder, var
 from relax_eg.ir.heads import with_operands
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE
-from relax_eg.rules.matrices.relations import InverseOf, Relations, part_of, with_diagonals
+from relax_eg.rules.matrices.relations import InverseOf, Relations, part_of, triangle, with_diagonals
 from relax_eg.rules.sums_of_products.accesses import Access, Letter, ProductTerm
 from relax_eg.rules.sums_of_products.emit import Emitter
 from relax_eg.rules.sums_of_products.letters import SumOfProducts, sums_of_products
@@ -156,11 +156,8 @@ class Lift:
         masks = [f for f in term.factors if f.value.dtype == "bool"]
         if len(inside) != 1 or len(masks) != 1 or mask.dtype != "bool" or inside[0] != Access(x, letters):
             return None
-        i, j = sorted(letters[-2:])
-        rows, columns = op.iota((s.extents[i], s.extents[j]), 0), op.iota((s.extents[i], s.extents[j]), 1)
-        if letters[-1] == i:
-            rows, columns = columns, rows
-        kept = op.greater_equal(rows, columns) if lower else op.greater_equal(columns, rows)
+        i, j = letters[-2:]
+        kept = triangle(i, j, s.extents, "lower" if lower else "upper")
         return x if set(masks[0].letters) == {i, j} and masks[0].value is kept else None
 
     def _whole_system(self, e: Expr) -> tuple[Expr, Expr] | None:

@@ -220,9 +220,7 @@ class _Term:
         """A triangle of a triangular matrix is the matrix."""
         *_, x, y = f.letters
         known = self.relations.facts(f.value)
-        rows, columns = _positions((self.extents[min(x, y)], self.extents[max(x, y)]), x < y)
-        masks = [op.greater_equal(rows, columns)] * ("lower_triangular" in known)
-        masks += [op.greater_equal(columns, rows)] * ("upper_triangular" in known)
+        masks = [triangle(x, y, self.extents, w) for w in ("lower", "upper") if f"{w}_triangular" in known]
         for g in self.factors:
             if g.value in masks and set(g.letters) == {x, y}:
                 self.factors.remove(g)
@@ -347,6 +345,13 @@ def _positions(shape: tuple[Dim, Dim], in_order: bool) -> tuple[Expr, Expr]:
     """The row and the column of each element; the other way round unless `in_order`."""
     rows, columns = op.iota(shape, 0), op.iota(shape, 1)
     return (rows, columns) if in_order else (columns, rows)
+
+
+def triangle(x: Letter, y: Letter, extents: Mapping[Letter, Dim], which: str) -> Expr:
+    """Where a row is not before a column (the `lower` triangle), or not after it; its axes are in the order of letters.
+    `x`: the letter of rows; `y`: of columns."""
+    places = _positions((extents[min(x, y)], extents[max(x, y)]), (x < y) == (which == "lower"))
+    return op.greater_equal(*places)
 
 
 def with_diagonals(t: ProductTerm, free: frozenset[Letter]) -> ProductTerm:

@@ -23,6 +23,7 @@ from relax_eg.ir.heads import CORE
 from relax_eg.ir.module import pure_function
 from relax_eg.ops import api as op
 from relax_eg.ops.fused import program_in_kernel
+from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import call
 from relax_eg.rules.pieces.fission import accumulated, combined
 from relax_eg.rules.pieces.regions import dimension_of, dimensions_of, extent_of
@@ -182,7 +183,7 @@ def _joint_totals(e: Expr, along: Total, queries: ProgramQueries) -> dict[Expr, 
             if w is not None:
                 todo.append((a, w.axis, step * w.step))
         for y in queries.readers(x):
-            if y in seen or y in totals or not isinstance(y.annotation, Tensor) or y.annotation.shape is None:
+            if y in seen or y in totals or not is_known_tensor(y):
                 continue
             ways = ((b, _windows(y, b)) for b in range(y.ndim))
             found = next(((b, s) for b, reads in ways for s in _steps(x, axis, y, reads)), None)

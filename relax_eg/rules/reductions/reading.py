@@ -376,7 +376,7 @@ class FormReader:
         outside = self._outside(t * inside.to(-1), e, axes)
         if not inside.powers:
             return outside * power(extents(axes, z.shape))
-        value = _product_of(inside, z)
+        value = _product_of(inside)
         shape = aligned(value.shape, z.ndim)
         summed = tuple(a for a in axes if shape[a] is not Dim.of(1))
         count = extents((a for a in axes if a not in summed), z.shape)
@@ -439,8 +439,8 @@ def _kept(shape: tuple[Dim, ...], e: Expr, axes: tuple[int, ...]) -> tuple[Dim, 
     return tuple(one if a in axes else n for a, n in enumerate(shape) if e.attr("keepdims") or a not in axes)
 
 
-def _product_of(t: Monomial, like: Expr) -> Expr:
-    """A product of values that vary along axes of `like`."""
+def _product_of(t: Monomial) -> Expr:
+    """A product of values that vary along axes."""
     parts = [f if k > 0 else op.reciprocal(f) for f, k in t.powers if isinstance(f, Expr) for _ in range(abs(k))]
     first, *rest = parts
     for p in rest:

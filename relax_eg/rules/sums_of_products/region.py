@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -18,6 +18,7 @@ from relax_eg.ops.record import TABLE, movement_operators, program_of, site_of
 from relax_eg.rules.checking.samples import LARGEST_SHIFT
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, walk
 from relax_eg.tir.functions import FUNCTIONS
+from relax_eg.traversal import reached
 
 MOST_TERMS = 6  # limit: terms of a region; planning takes time exponential in it
 # limit: factors of a term, and of one that is alone; planning several takes time exponential in their factors
@@ -169,27 +170,12 @@ def region_of(root: Expr, is_cut: Callable[[Expr], bool], unrounded: bool = Fals
     if root in grower.leaves:
         return None
     # Leaves that were cut after their operands had been visited hide these.
-    leaves, inside = _reached(root, grower.leaves)
+    cut = set(grower.leaves)
+    found = reached((root,), lambda e: () if e in cut else e.args[::-1])
+    leaves, inside = tuple(e for e in found if e in cut), [e for e in found if e not in cut]
     work, reduces = sum(map(_works, inside)), any(map(_takes_several, inside))
     has_conditions = any(e.dtype == "bool" for e in (*inside, *leaves))
     return Region(root, tuple(inside), leaves, products, work, reduces, has_conditions)
-
-
-def _reached(root: Expr, leaves: Iterable[Expr]) -> tuple[tuple[Expr, ...], list[Expr]]:
-    """The leaves that are reached from `root`, and the other nodes."""
-    cut, seen, found, inside = set(leaves), {root}, list[Expr](), list[Expr]()
-    stack = [root]
-    while stack:
-        e = stack.pop()
-        if e in cut:
-            found.append(e)
-            continue
-        inside.append(e)
-        for a in reversed(e.args):
-            if a not in seen:
-                seen.add(a)
-                stack.append(a)
-    return tuple(found), inside
 
 
 def _multiplied(terms: Sequence[_Product], parts: Sequence[tuple[Product, ...]]) -> tuple[Product, ...] | None:

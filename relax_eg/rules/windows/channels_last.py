@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from relax_eg.dtypes import itemsize
 from relax_eg.errors import OperatorError
-from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.memo import Memo
 from relax_eg.ops import api as op
+from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import TABLE, call
 from relax_eg.rules.index_maps.inward import Inward, is_join, is_padded, is_pointwise
 from relax_eg.rules.index_maps.views import AxisMap, IndexView, made_of, view_of
@@ -31,6 +31,7 @@ from relax_eg.rules.windows.forms import (
     part,
     sum_over_taps,
     sums_as_written,
+    taps_of,
     window_of,
 )
 from relax_eg.shapes import Dim
@@ -63,7 +64,7 @@ def is_image(e: Expr) -> bool:
 
 def keeps_axes(e: Expr) -> bool:
     """Whether the axes of `e` are those of its operands that are images, in the same order."""
-    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or e.ndim < 3:
+    if not is_known_tensor(e) or e.ndim < 3:
         return False
     if any(a.ndim != e.ndim for a in e.args if _known.get(a, False)):
         return False
@@ -117,9 +118,6 @@ class ChannelsLast(Inward):
     def at(self, e: Expr, view: IndexView) -> Expr:
         return super().at(e, permuted(e.shape, to_last(e.ndim)) if _puts_last(view, e) else view)
 
-    def _is_full(self) -> bool:
-        return False
-
     def _through(self, e: Expr, view: IndexView) -> Expr | None:
         order = to_last(e.ndim)
         if not _puts_last(view, e):
@@ -150,8 +148,7 @@ class ChannelsLast(Inward):
         last, plain = e.ndim - 1, all_ones(e, "input_dilation")
         is_padded_itself = any(b != 0 for a in padding_of(e) for b in a)
         if plain and e.attr("groups") == 1 and all(d == 1 for d in w.shape[2:]) and not is_padded_itself:
-            at = (0,) * (e.ndim - 2)
-            rows = part(self._last(x), at, e.shape[2:], e.attr("strides"), e.attr("dilation"), last)
+            (rows,) = taps_of(e, self._last(x), [(0,) * (e.ndim - 2)], last)
             weight = op.permute_dims(op.squeeze(w, tuple(range(2, w.ndim))), (1, 0))
             return op.matmul(rows, weight, precision=e.attr("precision"), out_dtype=e.attr("out_dtype"))
         pixels = self._sub_pixels(e)
@@ -199,7 +196,7 @@ class ChannelsLast(Inward):
             image = op.reshape(op.permute_dims(apart, together), (n, *count, cut.shape[-1] * math.prod(sides)))
             parts = [part(image, place, space, [1] * rank, [1] * rank, last) for place in places]
         else:
-            parts = [part(image, place, space, strides, e.attr("dilation"), last) for place in places]
+            parts = taps_of(e, image, places, last)
         split = op.reshape(w, (o, w.shape[1], *itertools.chain(*zip(taps, sides, strict=True))))
         kernel = op.permute_dims(split, (*range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2), 1, 0))
         patches = parts[0] if len(parts) == 1 else op.concat(parts, last)

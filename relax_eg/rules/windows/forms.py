@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from relax_eg.ir.tensor_calls import call_with_sizes
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.low_rank import MOST_ELEMENTS, factors, is_separate
+from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import call
 from relax_eg.rules.index_maps.inward import Inward, is_pointwise
 from relax_eg.rules.index_maps.views import composed, view_of, whole
@@ -47,8 +48,7 @@ _ALONE = {
 
 def is_known(e: Expr) -> bool:
     """Whether the shapes and dtypes of `e` and of its operands are known."""
-    annotations = [a.annotation for a in (e, *e.args)]
-    return all(isinstance(a, Tensor) and a.shape is not None and a.dtype is not None for a in annotations)
+    return all(map(is_known_tensor, (e, *e.args)))
 
 
 def sums_as_written(e: Expr) -> bool:
@@ -108,6 +108,12 @@ def part(
     if tuple(high) == image.shape and all(b == 0 for b in low) and all(s == 1 for s in steps):
         return image
     return op.strided_slice(image, low, high, steps)
+
+
+def taps_of(e: Expr, image: Expr, places: Iterable[Sequence[int]], channels: int) -> list[Expr]:
+    """For each place of the window, the elements of an image, which is padded, that it meets in convolution `e`."""
+    steps = e.attr("strides"), e.attr("dilation")
+    return [part(image, place, e.shape[2:], *steps, channels) for place in places]
 
 
 def sum_over_taps(
