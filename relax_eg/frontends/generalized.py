@@ -228,7 +228,7 @@ class _Common:
         first = values[0]
         if isinstance(first, ClosedJaxpr):
             return self._function(values)
-        if isinstance(first, (int, np.integer)) and not isinstance(first, bool):
+        if type(first) is int or isinstance(first, np.integer):  # bools and members of enumerations are no numbers
             return self._sizes.number(tuple(map(int, values)))
         if isinstance(first, (tuple, list)):
             if len(set(map(len, values))) > 1:

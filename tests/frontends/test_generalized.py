@@ -53,6 +53,7 @@ FUNCTIONS: list[tuple[Callable[..., Any], tuple[str, ...]]] = [
     (lambda x: {"sum": clipped(x) + len(x), "count": jnp.zeros((len(x), 3)).at[:, 1].set(x)}, ("n",)),
     (lambda x, y: jnp.searchsorted(jnp.sort(x), y), ("n", "5")),  # the same number of steps at all sizes here
     (lambda x: jax.random.normal(jax.random.key(0), (len(x),)) + x, ("n",)),
+    (lambda x: jnp.fft.irfft(jnp.fft.rfft(x) * 2, len(x)), ("n",)),  # the kind of a transform is an int to Python
 ]
 
 

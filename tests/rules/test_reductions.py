@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from relax_eg.dtypes import is_float
+from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import Expr, postorder, var
+from relax_eg.ir.expr import CALL, Expr, node, postorder, var
 from relax_eg.ops import api as op
 from relax_eg.ops.facts import FACTS
 from relax_eg.rules.book import orders, reductions
@@ -143,6 +144,14 @@ def test_position_of_increasing() -> None:
 
 def test_a_wrong_lemma_is_not_shown() -> None:
     wrong = Lemma(op.max(X * S, 1), op.max(X, 1) * S, (X, S))
+    assert why_not((wrong,), lambda e: frozenset(), "reassociate")
+
+
+def test_a_call_is_not_written_out_in_a_lemma() -> None:
+    """A function among the leaves of a proof has no shape: checkpointed blocks were not optimized."""
+    signature = Signature((X.annotation,), X.annotation)
+    called = node(CALL, (var("f", signature), X), (), X.annotation)
+    wrong = Lemma(op.sum(X + Y, 1), op.sum(X, 1) - op.sum(Y, 1), (called, X, Y))
     assert why_not((wrong,), lambda e: frozenset(), "reassociate")
 
 

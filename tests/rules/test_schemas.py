@@ -178,6 +178,14 @@ def test_an_operator_of_scalars_alone_is_no_function_of_elements() -> None:
     assert schema.proposals(op.maximum(x, x), ModuleAnswers({})) == (x,)
 
 
+def test_bits_of_floats_are_no_function_of_numbers() -> None:
+    """Samples of floats are float64; `jnp.signbit` was an error."""
+    x = rx.ir.var("x", rx.ir.Tensor((), "float32"))
+    for schema in rx.rules.pointwise.schemas:
+        assert schema.proposals(op.right_shift(op.bitcast(x, "int32"), rx.ir.const(31)), ModuleAnswers({})) == ()
+        assert schema.proposals(op.nextafter(x, x + 1.0) - x, ModuleAnswers({})) == ()
+
+
 def test_values_of_terms_are_compared_up_to_rounding_and_no_number_equals_itself() -> None:
     values = np.array([1.0, 1 + 1e-10, 1 + 1e-6, 0.0, 1e-12, 1e300, np.inf, -np.inf, np.nan])
     for x in values:

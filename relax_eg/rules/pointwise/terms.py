@@ -74,7 +74,8 @@ _MOST_KNOWN = 1 << 14  # limit: uses of operators of which it is known whether t
 @lru_cache(_MOST_KNOWN)
 def equation_of(op: str, dtypes: tuple[str, ...], attrs: tuple[tuple[str, Any], ...] = ()) -> Scalar | None:
     """What an operator computes of one element of each operand, which it reads from buffers named as in its record;
-    None if it does not exist for these dtypes, or is not pointwise."""
+    None if it does not exist for these dtypes, is not pointwise, or reads the bits of floats, which samples in float64
+    do not have."""
     record = TABLE.get(op)
     if record is None or record.equations is None or record.moves not in (None, "convert") or not dtypes:
         return None
@@ -89,7 +90,14 @@ def equation_of(op: str, dtypes: tuple[str, ...], attrs: tuple[tuple[str, Any], 
     if made is None or len(made.stages) != 1 or made.stages[0].output.shape:
         return None
     (stage,) = made.stages
-    return stage.value if all(isinstance(s, (Apply, Cast, Const, Read, Select)) for s in walk(stage.value)) else None
+    return stage.value if all(map(_is_of_numbers, walk(stage.value))) else None
+
+
+def _is_of_numbers(s: Scalar) -> bool:
+    """Whether a part of an equation is a function of numbers, whatever the bits of floats are."""
+    if isinstance(s, Apply) and not FUNCTIONS[s.fn].widens:
+        return not any(is_float(x.dtype) for x in (s, *s.children))
+    return isinstance(s, (Apply, Cast, Const, Read, Select))
 
 
 def _is_plain(e: Expr) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, own_dims, postorder
 from relax_eg.ops import api as op
 from relax_eg.rules.facts.fact_rules import NONEMPTY
@@ -51,8 +52,10 @@ def _with_definitions(leaves: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def _operands_up_to(e: Expr, leaves: frozenset[Expr], steps: int) -> tuple[Expr, ...]:
-    """Of what `e` is made down to some of `leaves`, each by at most `steps` operators; empty if it is made of none."""
-    below = [(a,) if a in leaves else _operands_up_to(a, leaves, steps - 1) for a in e.args] if steps else []
+    """Of what `e` is made down to some of `leaves`, each by at most `steps` operators; empty if it is made of none. What
+    a function returns is made of no tensors that a proof knows: one of the operands of its call is the function."""
+    is_made = steps > 0 and all(isinstance(a.annotation, Tensor) for a in e.args)
+    below = [(a,) if a in leaves else _operands_up_to(a, leaves, steps - 1) for a in e.args] if is_made else []
     if not any(below):
         return ()
     return tuple(dict.fromkeys(x for a, found in zip(e.args, below, strict=True) for x in found or (a,)))
