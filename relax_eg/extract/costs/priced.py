@@ -36,7 +36,8 @@ class PricedModule:
 
 
 class PricedModules:
-    """The modules priced last, and the kernels of each device. Placing the nodes of a module takes longer than all that is asked about it then."""
+    """The modules priced last, and the kernels of each device. Placing the nodes of a module takes longer than all that
+    is asked about it then."""
 
     def __init__(self) -> None:
         self._kept: tuple[PricedModule, ...] = ()
