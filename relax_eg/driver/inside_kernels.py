@@ -32,16 +32,17 @@ def operators_inside(e: Expr, sizes: Mapping[str, int]) -> Function | None:
 
     - `e`: an expression whose operands are variables.
     """
-    return _operators_inside(at_sizes(e, sizes))
+    return operators_at(at_sizes(e, sizes))
 
 
 @lru_cache(KEPT)
-def _operators_inside(e: Expr) -> Function | None:
+def operators_at(e: Expr) -> Function | None:
+    """As `operators_inside`, of an expression whose sizes are numbers."""
     alone = pure_function("kernel", e.args, [e])
     try:
         if e.op == CALL_DPS_LIBRARY:
             module = Module((alone,))
-            return _traced(lambda *xs: run_function(module, alone, xs), [p.annotation for p in e.args])
+            return traced_operators(lambda *xs: run_function(module, alone, xs), [p.annotation for p in e.args])
         if e.op != CALL_TIR:
             return alone
         placed = called_program([p.annotation for p in e.args], dict(e.attrs))
@@ -56,7 +57,7 @@ def _values(placed: ProgramUse, args: Sequence[Expr]) -> list[Expr]:
     for stage in placed.program.stages:
         name = stage.output.name
         read = dict.fromkeys(t.buffer for t in walk(stage.value) if isinstance(t, Read) and t.buffer != name)
-        (values[name],) = inline_call(_of_stage(_alone(stage, list(read), placed)), [values[b] for b in read])
+        (values[name],) = inline_call(of_stage(_alone(stage, list(read), placed)), [values[b] for b in read])
     return [values[name] for name in placed.program.outputs]
 
 
@@ -74,11 +75,14 @@ def _alone(stage: Stage, read: Sequence[str], placed: ProgramUse) -> TensorProgr
 
 
 @lru_cache(MANY_KEPT)
-def _of_stage(program: TensorProgram) -> Function:
-    return _traced(lambda *xs: _untiled(program, {})(*xs)[0], [Tensor(b.shape, b.dtype) for b in program.inputs])
+def of_stage(program: TensorProgram) -> Function:
+    """A function of the operators as which a program of one stage, with numbers for sizes, is lowered."""
+    return traced_operators(
+        lambda *xs: _untiled(program, {})(*xs)[0], [Tensor(b.shape, b.dtype) for b in program.inputs]
+    )
 
 
-def _traced(run: Callable[..., Any], operands: Sequence[Any]) -> Function:
+def traced_operators(run: Callable[..., Any], operands: Sequence[Any]) -> Function:
     """A function of the operators that JAX gets of `run`."""
     from relax_eg.frontends.jax.trace import trace_function  # not part of what a saved program imports
 

@@ -27,6 +27,7 @@ from relax_eg.extract.kernels.ways import members_of
 from relax_eg.extract.profiles.devices import PROFILES
 from relax_eg.frontends.jax.trace import trace_function
 from relax_eg.ir import Expr
+from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.calls import inline_call
 from relax_eg.ir.expr import postorder
 from relax_eg.ir.module import pure_function
@@ -61,9 +62,9 @@ def attention(after: str = "add") -> Expr:
 
 def whole(call: Expr, sizes: dict[str, int]) -> list[Expr]:
     """The operators that JAX gets of a tensor program that is traced as a whole."""
-    at = [ir.Tensor(tuple(d.evaluate(sizes) for d in a.annotation.shape), a.annotation.dtype) for a in call.args]
+    at = [ir.Tensor(tuple(d.evaluate(sizes) for d in a.shape), a.dtype) for a in call.args]
     run = partial(lower_program, tiled=False)(call.attr("program").value, sizes)
-    specs = tuple(f"{' '.join(map(str, a.shape))} @ {a.dtype}" for a in at)
+    specs = tuple(f"{' '.join(map(str, dims_of(a)))} @ {a.dtype}" for a in at)
     main = trace_function(lambda *xs: run(*xs), specs).module.main
     return inline_call(main, [ir.var(f"p{i}", a) for i, a in enumerate(at)])
 
@@ -103,15 +104,15 @@ def test_tensor_programs_of_all_kinds_cost_what_they_cost_as_wholes(program: Ten
 
 def test_what_kernels_have_in_common_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     traced: list[Any] = []
-    trace = inside_kernels._traced
+    trace = inside_kernels.traced_operators
 
     def counted(run: Any, operands: Any) -> Any:
         traced.append(operands)
         return trace(run, operands)
 
-    monkeypatch.setattr(inside_kernels, "_traced", counted)
-    inside_kernels._of_stage.cache_clear()
-    inside_kernels._operators_inside.cache_clear()
+    monkeypatch.setattr(inside_kernels, "traced_operators", counted)
+    inside_kernels.of_stage.cache_clear()
+    inside_kernels.operators_at.cache_clear()
     first = attention("add")
     operators_inside(first, SIZES)
     stages = len(first.attr("program").value.stages)
