@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -115,7 +115,7 @@ def with_small_sizes(instance: Instance) -> Instance:
     fixed = sorted({d.value for s in shapes for d in s if d.is_const})
     distinct, smaller = list(_DISTINCT), dict[int, int]()
 
-    @cache
+    @lru_cache(KEPT)
     def is_product(v: int) -> bool:
         return v in fixed or any(v % f == 0 and is_product(v // f) for f in fixed if 1 < f < v)
 
