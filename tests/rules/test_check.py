@@ -12,7 +12,7 @@ from rule_fixtures import bad, good, told
 import relax_eg as rx
 from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import var
+from relax_eg.ir.expr import tuple_get, var
 from relax_eg.ops import api as op
 from relax_eg.ops.record import call
 from relax_eg.rules import Rule, RuleSet
@@ -167,3 +167,10 @@ def test_accuracy_is_tested_at_fixed_sizes_that_smaller_ones_cannot_stand_for() 
     shared = var("x", Tensor((40, 2000), "float32"))
     small = with_small_sizes(replace(both, params=(shared,), left=(shared,), right=(shared,)))
     assert [d.value for d in small.params[0].shape] == [7, 77]  # 2,000 is 40 times 50, and 50 is made small, too
+    shared = var("x", Tensor((10, 2000), "float32"))
+    small = with_small_sizes(replace(both, params=(shared,), left=(shared,), right=(shared,)))
+    assert [d.value for d in small.params[0].shape] == [7, 77]  # and not 2 times 7 times 7 times 7
+    square = var("x", Tensor((500, 500), "float32"))
+    factors = tuple_get(call("lu", (square,), {}), 0)
+    small = with_small_sizes(replace(both, params=(square,), left=(factors,), right=(factors,)))
+    assert small.left[0].shape == small.params[0].shape != square.shape

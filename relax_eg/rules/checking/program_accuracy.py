@@ -5,6 +5,7 @@ other multiply. So the two ends are compared as well. The program as written may
 roundings are drawn at random (Monte Carlo arithmetic; Parker, 1997): half-ulp changes of the inputs and of what each of
 its operators computes. A point says nothing where these change the result by more than their first order, as those of
 a matrix without an inverse do: no digit is right there.
+It does say something where the right side alone is no number: a user may need any solution that fits.
 """
 
 from __future__ import annotations
@@ -136,13 +137,14 @@ def _results_at(case: Case) -> list[_Results]:
             same = np.abs(other - truth) <= _LEFT * error
             allowed = np.where(judged & same, np.maximum(own, half_ulp_of(left, truth)), np.inf)
         is_same = is_same and bool(np.all(same[judged & (error > half_ulp_of(left, truth))]))
-        found[i] = _Error(truth, error, allowed)
+        found[i] = _Error(truth, np.where(np.isfinite(b), error, np.inf), allowed)
     return [_Results(_lost(wide, case, found), is_same)]
 
 
 @dataclass(frozen=True)
 class _Error:
-    """The error of each element of a right side, beside what is allowed without perturbations and the exact value."""
+    """The error of each element of a right side, infinite where it is no number, beside what is allowed without
+    perturbations and the exact value."""
 
     truth: Array
     size: Array
@@ -165,7 +167,8 @@ def _lost(wide: PreparedSides, case: Case, errors: Mapping[int, _Error]) -> froz
             with np.errstate(invalid="ignore"):
                 changes = value - e.truth
                 most, bent = np.abs(changes).max(0), np.abs(changes[:count] + changes[count:]).max(0)
-                first_order = np.isfinite(most) & (bent <= _BENT * most + _ROUNDING * np.abs(e.truth).max())
-            left[i] = replace(e, allowed=np.where(first_order, np.maximum(e.allowed, most), np.inf))
+                first_order = bent <= _BENT * most + _ROUNDING * np.abs(e.truth).max()
+            says = np.isfinite(most) & (first_order | np.isinf(e.size))
+            left[i] = replace(e, allowed=np.where(says, np.maximum(e.allowed, most), np.inf))
         left = {i: e for i, e in left.items() if e.is_too_large}
     return frozenset(left)

@@ -20,6 +20,7 @@ from relax_eg.dtypes import dtype_of, has_short_range, is_complex, is_float, is_
 from relax_eg.errors import RelaxEgError, RuleError
 from relax_eg.ir.annotations import Tensor, dims_in
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value, postorder, var
+from relax_eg.ir.heads import with_operands
 from relax_eg.limits import KEPT
 from relax_eg.ops.facts import has_fact as has_fact
 from relax_eg.ops.facts import with_facts
@@ -107,19 +108,25 @@ def with_small_sizes(instance: Instance) -> Instance:
     too many elements."""
     nodes = postorder((*instance.left, *instance.right))
     shapes = [e.annotation.shape or () for e in nodes if isinstance(e.annotation, Tensor)]
+    fixed = sorted({d.value for s in shapes for d in s if d.is_const})
     distinct, smaller = list(_DISTINCT), dict[int, int]()
 
+    @lru_cache(KEPT)
+    def is_product(v: int) -> bool:
+        return v in fixed or any(v % f == 0 and is_product(v // f) for f in fixed if 1 < f < v)
+
     def size(v: int) -> int:
-        """The number for `v`: that of its factors, if it is a multiple of another size."""
+        """The number for `v`: that of its factors, if it is a multiple of another size. While distinct numbers are
+        left, only products of sizes have factors: 2,000 rows of 10 columns are 10 times another number."""
         if v not in smaller and v > _SMALL[-1]:
-            factor = next((f for f in reversed(smaller) if v % f == 0), None)
+            factor = next((f for f in reversed(smaller) if v % f == 0 and (not distinct or is_product(v))), None)
             if factor is not None:
                 smaller[v] = smaller[factor] * size(v // factor)
             elif distinct:
                 smaller[v] = distinct.pop(0)
         return smaller.get(v, v)
 
-    for v in sorted({d.value for s in shapes for d in s if d.is_const and d.value > _SMALL[-1]}):
+    for v in (v for v in fixed if v > _SMALL[-1]):
         if size(v) == v and v not in smaller:
             return instance
     distinct.clear()  # a bound of a slice that is no multiple of a size keeps its number
@@ -134,8 +141,8 @@ def with_small_sizes(instance: Instance) -> Instance:
     try:
         for e in nodes:
             if e not in new:
-                attrs = {name: made(value) for name, value in e.attrs}
-                new[e] = call(e.op, [new[a] for a in e.args], attrs) if e.op in TABLE else e
+                attrs, args = {name: made(value) for name, value in e.attrs}, [new[a] for a in e.args]
+                new[e] = call(e.op, args, attrs) if e.op in TABLE else with_operands(e, args)
     except RelaxEgError:
         return instance
     pairs = zip(instance.left, instance.right, strict=True)

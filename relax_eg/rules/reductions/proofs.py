@@ -52,8 +52,8 @@ def _with_definitions(leaves: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def _operands_up_to(e: Expr, leaves: frozenset[Expr], steps: int) -> tuple[Expr, ...]:
-    """Of what `e` is made down to some of `leaves`, each by at most `steps` operators; empty if it is made of none. What
-    a function returns is made of no tensors that a proof knows: one of the operands of its call is the function."""
+    """Of what `e` is made down to some of `leaves`, each by at most `steps` operators; empty if it is made of none.
+    What a function returns is not written out: one of the operands of its call is the function."""
     is_made = steps > 0 and all(isinstance(a.annotation, Tensor) for a in e.args)
     below = [(a,) if a in leaves else _operands_up_to(a, leaves, steps - 1) for a in e.args] if is_made else []
     if not any(below):
