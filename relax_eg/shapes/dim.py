@@ -35,7 +35,6 @@ Monomial: TypeAlias = "tuple[Atom, ...]"
 Terms: TypeAlias = "tuple[tuple[Monomial, int], ...]"
 
 
-
 class Atom:
     """A variable (`op` is "var") or an operation on `args`. Interned and compared by identity.
 
