@@ -38,7 +38,7 @@ Verdict = Literal["within", "unsure", "beyond"]
 WITHIN: Verdict = "within"
 UNSURE: Verdict = "unsure"
 BEYOND: Verdict = "beyond"
-SETTLING_SECONDS, SETTLING_CALLS = 20.0, 100_000  # chosen: after which calls that settle end
+SETTLING_SECONDS, SETTLING_CALLS = 20.0, 4000  # chosen: after which calls that settle end
 QUICK_SECONDS = 0.02  # of timing a program where only that it runs matters (`--quick`)
 AGAIN = 4  # what is unsure is measured so many times as long besides
 

@@ -206,16 +206,16 @@ def settle_at(chosen: Mapping[int, float], as_written: Mapping[int, float], most
     return settling, ended
 
 
-@pytest.mark.parametrize(("mode", "made"), [("auto", 25), ("always", 1)])
+@pytest.mark.parametrize(("mode", "predicted", "made"), [("auto", 2e-3, 25), ("auto", 2e-4, 100), ("always", 2e-3, 1)])
 def test_a_trial_begins_once_calls_took_as_long_as_the_first(
-    mode: Any, made: int, monkeypatch: pytest.MonkeyPatch
+    mode: Any, predicted: float, made: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that calls less compiles one program, not two. Calls of other sizes with the same key count, too."""
     clock, begun = itertools.count(step=0.05), list[int]()  # the first call takes one tick
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     seconds = dict.fromkeys(range(40), 0.0)
     ours, theirs = Timed("chosen", seconds), Timed("as written", seconds)
-    ours.predicted = 2e-3
+    ours.predicted = predicted
 
     def key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         if args[0] not in ours.calls:
@@ -226,7 +226,7 @@ def test_a_trial_begins_once_calls_took_as_long_as_the_first(
         ours, theirs, rx.types.Settle(mode=mode), key, lambda *_: {}, lambda _: None, most=2,
         start=lambda work: begun.append(len(ours.calls)),
     )  # fmt: skip
-    for n in (*range(20), *range(40)):
+    for n in (*range(20), *range(40), *range(40), *range(40)):
         settling((n,), {})
     assert begun == [made] and settling.is_begun
 

@@ -5,7 +5,8 @@ thread, and the two programs take turns on the user's own calls, until the ratio
 only the faster one is called.
 
 A trial costs a compilation, and what it may save is a part of the calls. So it begins once the calls are predicted to
-have taken as long as the first one, which compiles: a process that calls little pays for one compilation, not for two.
+have taken as long as the first one, which compiles, or after `_WAITING` calls: a process that calls little pays for one
+compilation, not for two, and one that calls often settles soon.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ _FAR, _FEW = 1.5, 5
 _ALIKE = 1.02
 # chosen: first calls of each program that are not timed; the first three at capacity go another way (`dynamic.runtime`)
 _UNTIMED = 4
+_WAITING = 100  # chosen: calls after which a trial begins, whatever they take
 # chosen: seconds before each call of every second pair. Programs whose threads still spin since the call before differ
 # by up to a fifth from what they take after a pause; the faster one is faster either way.
 _PAUSE = 1e-4
@@ -390,7 +392,7 @@ class Settling(Generic[C]):
 
         trial.begin = work
         if not self._serving and outcome is None and self._settle.mode != "always":
-            trial.waits = math.ceil(seconds / max(self._contestants[0].predicted, TINY))
+            trial.waits = min(math.ceil(seconds / max(self._contestants[0].predicted, TINY)), _WAITING)
         self._begin_if_due(trial)
         return result
 
