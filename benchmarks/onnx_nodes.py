@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
+import ml_dtypes
 import numpy as np
 import onnx
 import typer
@@ -40,7 +41,7 @@ from rich.table import Table
 import relax_eg as rx
 from benchmarks import Quick, write_between
 from relax_eg.backend.lowering.lower import run_function
-from relax_eg.dtypes import dtype_of, is_float
+from relax_eg.dtypes import dtype_of, is_float, is_integer
 from relax_eg.errors import OnnxError
 
 Array = np.ndarray[Any, Any]
@@ -99,6 +100,8 @@ def node_tests() -> list[NodeTest]:
         ((inputs, outputs),) = c.data_sets
         kind = kinds.get(base) or _kind(c.model.graph.node[0])
         arrays, wanted = (tuple(map(_array, values)) for values in (inputs, outputs))
+        if kind in ("Cast", "CastLike"):
+            arrays, wanted = _within_range(arrays, wanted)
         made.append(NodeTest(c.name, kind, bool(mark), c.model, arrays, wanted, c.rtol, c.atol))
     return made
 
@@ -143,6 +146,17 @@ def inputs_of(model: Any) -> list[Any]:
 def _array(value: Any) -> Any:
     """A value of a test, of which some are given as protos."""
     return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def _within_range(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The arrays of a conversion with 0 for floats outside the range of an integer dtype. ONNX leaves their results
+    undefined, and the outputs of its tests depend on the version of ml_dtypes."""
+    (x, *others), (y,) = inputs, outputs
+    if not (is_float(x.dtype.name) and is_integer(y.dtype.name)):
+        return inputs, outputs
+    whole, limits = np.trunc(x.astype(np.float64)), ml_dtypes.iinfo(y.dtype)
+    has_result = (whole >= int(limits.min)) & (whole <= int(limits.max))
+    return [np.where(has_result, x, np.zeros_like(x)), *others], [np.where(has_result, y, np.zeros_like(y))]
 
 
 def _kind(node: Any) -> str:

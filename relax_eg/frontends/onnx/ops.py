@@ -453,8 +453,6 @@ def _cast(n: OnnxNode) -> Expr:
     round_mode, saturate = n.choice("round_mode", "up", "up", "down", "nearest"), n.flag("saturate", 1)
     if to == "bool":
         return x if x.dtype == "bool" else op.not_equal(x, 0)
-    if is_integer(to) and dtype_of(to).is_narrow and is_float(x.dtype):
-        x = op.astype(x, "int32")  # ONNX keeps the low bits, whereas a conversion of floats saturates
     if is_float(to) and dtype_of(to).least > 0 and x.dtype != to:
         return quantized.as_powers_of_two(x, to, round_mode, saturate)
     if _saturates(to) and saturate and x.dtype != to:
