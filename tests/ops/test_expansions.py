@@ -13,12 +13,8 @@ from jax import lax
 
 import relax_eg as rx
 from relax_eg.backend.lowering.scalar_functions import apply_function
-from relax_eg.extract.costs.sized_device import SizedDevice
-from relax_eg.extract.profiles.devices import PROFILES
-from relax_eg.ir.annotations import Tensor
 from relax_eg.ops import get, integers
 from relax_eg.ops.expansions import EXPANSIONS, expansion_of
-from relax_eg.shapes import Dim
 
 NUMPY = {
     "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
@@ -194,10 +190,3 @@ def test_tensor_programs_use_them_and_kernels_of_pallas_do_not() -> None:
     for in_kernel in (False, True):
         lowered = jax.jit(lambda x, k=in_kernel: apply_function("sin", (x,), (), in_kernel=k)).lower(x).as_text()
         assert ("f64" in lowered) is not in_kernel
-
-
-def test_prices_ask_whether_a_divisor_is_one_number() -> None:
-    device = SizedDevice(PROFILES["cpu"], {})
-    array, number = Tensor((Dim.of(8),), "int32"), Tensor((), "int32")
-    assert device.expansion("divide", (array, array)) is expansion_of("divide", "int32")
-    assert device.expansion("divide", (array, number)) is None

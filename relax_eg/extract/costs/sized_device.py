@@ -42,12 +42,11 @@ class SizedDevice:
         return float(found[-1] if is_column(found) else found)
 
     def expansion(self, op: str, operands: Sequence[Annotation | Buffer]) -> Expansion | None:
-        """What the device runs of an operator's loop in place of the scalar function of JAX; None where it does not."""
-        if not operands or self.profile.platform != "cpu":
-            return None
-        first, last = operands[0], operands[-1]
-        by_number = len(operands) > 1 and isinstance(last, (Tensor, Buffer)) and not last.shape
-        return expansion_of(op, first.dtype, by_number) if isinstance(first, (Tensor, Buffer)) else None
+        """What the device runs of an operator's loop in place of the scalar function of JAX; None where it does not.
+
+        Integer quotients by one number, which XLA multiplies, are priced as expansions: both are vectorised."""
+        first = operands[0] if operands and self.profile.platform == "cpu" else None
+        return expansion_of(op, first.dtype) if isinstance(first, (Tensor, Buffer)) else None
 
     def loop_rate(self, op: str, operands: Sequence[Annotation | Buffer]) -> float:
         """The flop/s, of the flops that its record counts, of an operator's loop over arrays of known types."""
