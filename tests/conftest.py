@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
-import tempfile
-import threading
-import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -70,35 +65,6 @@ def _context_of_tests() -> Any:
 mlir.make_ir_context = _context_of_tests
 
 
-# Tests compile the same small programs again and again: arguments that are made and references that JAX computes one
-# operator at a time, and one function by several ways. What XLA makes of equal modules and options is kept.
-_compile = compiler.backend_compile_and_load
-_MOST_COMPILED = 1024
-_compiled: dict[Any, Any] = {}
-
-
-def _compile_once(backend: Any, module: Any, devices: Any, options: Any, callbacks: Any) -> Any:
-    if callbacks or backend.platform != "cpu":
-        return _compile(backend, module, devices, options, callbacks)
-    asked = module.operation.get_asm(enable_debug_info=False), options.SerializeAsString(), tuple(devices)
-    found = _compiled.get(asked)
-    if found is None:
-        if len(_compiled) >= _MOST_COMPILED:
-            _compiled.clear()
-        found = _compiled[asked] = _compile(backend, module, devices, options, callbacks)
-    return found
-
-
-compiler.backend_compile_and_load = _compile_once
-
-
-@pytest.fixture
-def nothing_compiled_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that count executables."""
-    monkeypatch.setattr(compiler, "backend_compile_and_load", _compile)
-    _compiled.clear()
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     global _quickly
     _quickly = os.environ.get("RELAX_EG_XLA") != "default" and item.get_closest_marker("xla_defaults") is None
@@ -139,55 +105,7 @@ def shared_searches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-# Schemas find answers by long searches and proofs. Processes that run tests side by side would find the same ones, so
-# each keeps those that took it long for the others, in this folder.
-_ANSWERS = "TESTS_ANSWERS"
-_LONG = 0.02  # chosen: seconds of processor time
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
-        folder = tempfile.TemporaryDirectory(prefix="answers_")
-        config.add_cleanup(folder.cleanup)
-        os.environ[_ANSWERS] = folder.name
-
-
-def _share_answers() -> None:
-    from relax_eg.logs import cache_is_on
-    from relax_eg.rules.answer_cache import AnswerCache
-
-    answer = AnswerCache[Any].answer
-
-    def shared(self: AnswerCache[Any], asked: Any, about: Any, seconds: float, find: Callable[[], Any]) -> Any:
-        def of_all() -> Any:
-            digest = self._digest(asked, about)
-            if digest is None or _ANSWERS not in os.environ:
-                return find()
-            file = Path(os.environ[_ANSWERS], digest)
-            if file.exists():
-                return self.from_data(json.loads(file.read_text()))
-            began = time.thread_time()
-            found = find()
-            if _LONG < time.thread_time() - began < seconds:
-                part = file.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
-                part.write_text(json.dumps(self.to_data(found)))
-                part.replace(file)
-            return found
-
-        return answer(self, asked, about, seconds, find if cache_is_on() else of_all)
-
-    AnswerCache.answer = shared
-
-
-@pytest.fixture
-def own_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of how answers are found: none of other processes."""
-    monkeypatch.delenv(_ANSWERS, raising=False)
-
-
 def pytest_collection_finish(session: pytest.Session) -> None:
-    if _ANSWERS in os.environ:
-        _share_answers()
     gc.enable()
     gc.collect()
     gc.freeze()  # what was loaded stays, so that no collection has to look at it

@@ -16,8 +16,6 @@ import pytest
 import relax_eg as rx
 from relax_eg.backend.calls.executables import Executables
 
-pytestmark = pytest.mark.usefixtures("nothing_compiled_is_kept")
-
 LIMIT = 6
 SIZES = {"kernels": 40}  # of the others 12: a size takes 0.1 s
 W = np.ones((4, 4), np.float32)

@@ -415,7 +415,6 @@ def test_what_zero_multiplies_is_not_expanded() -> None:
     assert time.thread_time() - begun < 20  # it took minutes
 
 
-@pytest.mark.usefixtures("own_answers")
 def test_a_garbage_collection_does_not_decide_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     collections = iter([0.2])  # seconds of processor time
     element = Composer.element
