@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import cache
 
 from relax_eg.dtypes import HALF, itemsize
 from relax_eg.extract.fusions.gpu_products import Product
@@ -48,7 +47,7 @@ class Operators:
     kernels: dict[Expr, tuple[Expr, ...]]
 
     def __init__(self, function: Function, expressions: Sequence[Expr], value: Callable[[Dim], float]) -> None:
-        self._value = cache(value)
+        self._value = value
         # What is asked of an operator again and again while kernels are formed.
         self._operands: dict[Expr, tuple[Expr, ...]] = {}
         self._elements: dict[Expr, float] = {}
