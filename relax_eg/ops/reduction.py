@@ -211,7 +211,15 @@ def _position_lower(name: str, reduction: str) -> Callable[..., Any]:
             def position(v: Any) -> Any:
                 return getattr(lax, name)(v, v.ndim - 1, "int32")
 
-            return _by_blocks(x, position, lambda v: getattr(lax, reduction)(v, (v.ndim - 1,)))
+            def extreme(v: Any) -> Any:
+                last = (v.ndim - 1,)
+                found = getattr(lax, reduction)(v, last)
+                if not dtype_of(v.dtype.name).is_float:
+                    return found
+                # XLA for CPUs loses NaN in extremes of large float32 arrays (jax 0.10.2, YNNPACK).
+                return jnp.where(lax.reduce_or(lax.ne(v, v), last), np.nan, found)
+
+            return _by_blocks(x, position, extreme)
 
         is_by_blocks = isinstance(size, int) and _is_by_blocks(x.dtype.name, axis, x.ndim, size)
         found = on_cpus(by_blocks, plain)(x) if is_by_blocks else plain(x)

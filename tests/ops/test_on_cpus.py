@@ -122,32 +122,42 @@ def wide(x: Any) -> np.ndarray[Any, Any]:
 def test_running_reductions_are_those_of_jax(name: str, reverse: bool) -> None:
     ours, plain = get(name).jax_function(), getattr(lax, name)
     takes = {"cumlogsumexp": (), "cumsum": ("int8", "uint16", "int32", "complex64"), "cumprod": ("int8", "complex64")}
-    for dtype in ("float32", "bfloat16", "float16", *takes.get(name, ("int8", "uint16", "int32"))):
-        for shape, axis in (((3, 70), 1), ((64, 5), 0), ((16,), 0), ((2, 17, 3), 1), ((0, 20), 1)):
-            x = running_values(name, dtype, shape)
-            found, wanted = (
-                jax.jit(lambda x, axis=axis: ours(x, axis=axis, reverse=reverse))(x),
-                plain(x, axis, reverse),
+    dtypes = ("float32", "bfloat16", "float16", *takes.get(name, ("int8", "uint16", "int32")))
+    axes = {(3, 70): 1, (64, 5): 0, (16,): 0, (2, 17, 3): 1, (0, 20): 1}
+    given = [running_values(name, dtype, shape) for dtype in dtypes for shape in axes]
+
+    @jax.jit
+    def of_all(xs: list[jax.Array]) -> Any:
+        return [
+            (
+                ours(x, axis=axes[x.shape], reverse=reverse),
+                plain(x, axes[x.shape], reverse),
+                plain(x if x.dtype == "complex64" else x.astype("float32"), axes[x.shape], reverse),
             )
-            assert found.dtype == wanted.dtype
-            if np.dtype(dtype).kind in "iu" or name in ("cummax", "cummin"):
-                assert jnp.array_equal(found, wanted)
-                continue
-            exact = wide(plain(x.astype("complex64" if dtype == "complex64" else "float32"), axis, reverse))
-            bound = 4 * float(jnp.finfo(dtype).eps) * np.abs(wide(x)).sum(axis, keepdims=True).clip(1)
-            assert (np.abs(wide(found) - exact) <= bound).all(), (dtype, shape)
+            for x in xs
+        ]
+
+    for x, (found, wanted, exact) in zip(given, of_all(given), strict=True):
+        assert found.dtype == wanted.dtype
+        if np.dtype(x.dtype).kind in "iu" or name in ("cummax", "cummin"):
+            assert jnp.array_equal(found, wanted)
+            continue
+        bound = 4 * float(jnp.finfo(x.dtype).eps) * np.abs(wide(x)).sum(axes[x.shape], keepdims=True).clip(1)
+        assert (np.abs(wide(found) - wide(exact)) <= bound).all(), (x.dtype, x.shape)
 
 
 @pytest.mark.parametrize("name", RUNNING)
 def test_running_reductions_of_what_is_not_finite(name: str) -> None:
     ours, plain = get(name).jax_function(), getattr(lax, name)
-    for special in ([np.nan], [np.inf], [-np.inf], [np.inf, -np.inf], [-0.0] * 20, [-np.inf] * 20):
-        x = jnp.asarray(np.r_[special if len(special) == 20 else np.r_[np.ones(9), special, np.ones(9)]], "float32")
-        found, wanted = jax.jit(lambda x: ours(x, axis=0, reverse=False))(x), plain(x)
+    specials = ([np.nan], [np.inf], [-np.inf], [np.inf, -np.inf], [-0.0] * 20, [-np.inf] * 20)
+    given = [jnp.asarray(v if len(v) == 20 else [*np.ones(9), *v, *np.ones(9)], "float32") for v in specials]
+    both = jax.jit(lambda xs: [(ours(x, axis=0, reverse=False), plain(x)) for x in xs])
+    for found, wanted in both(given):
         np.testing.assert_array_equal(np.isfinite(found), np.isfinite(wanted))
         np.testing.assert_allclose(found, wanted, 1e-6)
         if name != "cumlogsumexp":
-            np.testing.assert_array_equal(np.signbit(found[x == 0]), np.signbit(wanted[x == 0]))
+            zeros = np.asarray(wanted) == 0
+            np.testing.assert_array_equal(np.signbit(found)[zeros], np.signbit(wanted)[zeros])
 
 
 def test_long_running_sums_are_as_accurate_as_those_of_jax() -> None:
@@ -186,27 +196,24 @@ def test_programs_with_running_reductions_replace_those_as_written(name: str, le
 def test_positions_are_those_of_jax_at_ties_and_without_numbers(name: str) -> None:
     ours, plain = get(name).jax_function(), getattr(lax, name)
     rng = np.random.default_rng(0)
+
+    def both(v: Any) -> tuple[Any, Any]:
+        axis = v.ndim - 1
+        return ours(v, axis=axis, keepdims=False, dtype="int32"), plain(v, axis, "int32")
+
+    given: list[Any] = []
     for dtype in ("float32", "float16", "bfloat16", "int8", "uint8"):
         for shape in ((30, 128), (30, 129), (5, 4, 191), (1, 1000)):
-            x = (
-                integers("int8", shape).astype(dtype)
-                if dtype[0] in "iu"
-                else jnp.asarray(rng.normal(size=shape), dtype)
-            )
-            ties = jnp.where(jnp.asarray(rng.random(shape) < 0.05), jnp.asarray(100, dtype), x)
-            given = [x, ties, jnp.zeros_like(x)]
+            values = rng.integers(-128, 128, shape) if dtype[0] in "iu" else rng.normal(size=shape)
+            assert has_another_form(lambda v: both(v)[0], jnp.asarray(values).astype(dtype))
+            kinds = [values, np.where(rng.random(shape) < 0.05, 100, values), np.zeros(shape)]
             if dtype[0] not in "iu":
-                few = jnp.asarray(rng.random(shape) < 0.01)
-                given += [jnp.where(few, v, x) for v in (jnp.nan, jnp.inf, -jnp.inf)] + [jnp.where(few, -0.0, 0.0 * x)]
-                given += [jnp.full_like(x, jnp.nan), jnp.full_like(x, -jnp.inf)]
-
-            def both(v: Any, axis: int = len(shape) - 1) -> tuple[Any, Any]:
-                return ours(v, axis=axis, keepdims=False, dtype="int32"), plain(v, axis, "int32")
-
-            assert has_another_form(lambda v, f=both: f(v)[0], x)
-            for v in given:
-                found, wanted = jax.jit(both)(v)
-                assert jnp.array_equal(found, wanted), (dtype, shape)
+                few = rng.random(shape) < 0.01
+                kinds += [np.where(few, v, values) for v in (np.nan, np.inf, -np.inf)] + [np.where(few, -0.0, 0.0)]
+                kinds += [np.full(shape, np.nan), np.full(shape, -np.inf)]
+            given.append(jnp.asarray(np.stack(kinds)).astype(dtype))
+    for x, (found, wanted) in zip(given, jax.jit(lambda xs: [both(x) for x in xs])(given), strict=True):
+        assert jnp.array_equal(found, wanted), (x.dtype, x.shape)
 
 
 @pytest.mark.parametrize(

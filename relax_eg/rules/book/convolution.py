@@ -10,6 +10,7 @@ import functools
 from typing import Any
 
 from relax_eg.ops import api as op
+from relax_eg.rules.book.orders import extreme
 from relax_eg.rules.rule_set import RuleSet
 
 convolution = RuleSet("convolution")
@@ -217,7 +218,7 @@ def window_sum_of_everything(x: Any) -> Any:
 def window_max_of_everything(x: Any) -> Any:
     """the maximum of a window as large as the image = its maximum"""
     h, w = x.shape[2:]
-    return op.reduce_window(x, "max", (1, 1, h, w)), op.max(x, (2, 3), keepdims=True)
+    return op.reduce_window(x, "max", (1, 1, h, w)), extreme(op.max, x, (2, 3))
 
 
 @_rule("x: *b", attrs={"strides": "reduce_window.strides"}, sizes="*p:b", tags=("pool", "max"))

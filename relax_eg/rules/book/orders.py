@@ -5,8 +5,11 @@ tested, not derived. Those of running reductions, of what is turned around, and 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from relax_eg.dtypes import is_float
+from relax_eg.ir import const
 from relax_eg.ops import api as op
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.shapes import Dim
@@ -31,10 +34,19 @@ def _places(x: Any, axis: int, begin: Any, end: Any) -> Any:
     return op.strided_slice(x, starts, [end if a == axis else n for a, n in enumerate(x.shape)])
 
 
+def extreme(f: Any, x: Any, axes: Axes) -> Any:
+    """A reduction in the place of another operator in which NaN wins. NaN is written out for a maximum or minimum:
+    XLA for CPUs loses it in those of large float32 arrays (jax 0.10.2, YNNPACK)."""
+    found = f(x, axes, keepdims=True)
+    if found.op not in ("max", "min") or not is_float(x.dtype):
+        return found
+    return op.where(op.any(op.isnan(x), axes, keepdims=True), const(math.nan, x.dtype), found)
+
+
 @_rule("x: *a n *c", attrs={"axis": "sort.axis"}, when="n >= 1", phase="simplify", tags=("max", "sort"))
 def last_of_sort(x: Any, axis: int) -> Any:
     """the last of sorted elements = their maximum"""
-    return _places(op.sort(x, axis), axis, x.shape[axis] - 1, x.shape[axis]), op.max(x, axis, keepdims=True)
+    return _places(op.sort(x, axis), axis, x.shape[axis] - 1, x.shape[axis]), extreme(op.max, x, (axis,))
 
 
 @_rule("x: *a n *c", attrs={"axis": "sort.axis"}, when=("n >= 1", "finite(x)"), phase="simplify", tags=("min", "sort"))
@@ -46,7 +58,7 @@ def first_of_sort(x: Any, axis: int) -> Any:
 @_rule("x: *a n *c", attrs={"axis": "top_k.axis"}, when="n >= 1", phase="simplify", tags=("max", "sort"))
 def greatest_one(x: Any, axis: int) -> Any:
     """the one greatest element = the maximum"""
-    return op.top_k(x, 1, axis)[0], op.max(x, axis, keepdims=True)
+    return op.top_k(x, 1, axis)[0], extreme(op.max, x, (axis,))
 
 
 def _by_counting(name: str, dtype: str) -> None:
@@ -133,7 +145,7 @@ def running_from_the_end(x: Any, f: Any, axis: int, a: Axes) -> Any:
        tags=("cumsum", "variants"))  # fmt: skip
 def last_of_running(x: Any, f: Any, axis: int) -> Any:
     """the last of running sums, products or extremes = that of all elements"""
-    return _places(f(x, axis), axis, x.shape[axis] - 1, x.shape[axis]), _total(f)(x, axis, keepdims=True)
+    return _places(f(x, axis), axis, x.shape[axis] - 1, x.shape[axis]), extreme(_total(f), x, (axis,))
 
 
 @_rule("x: *b", attrs={"f": _EXTREMES, "axis": f"{_EXTREMES}.axis", "a": "max | min.axes"}, phase="simplify",

@@ -247,6 +247,8 @@ class Folds:
         return self._call(s, extra) if isinstance(s, Apply) else s
 
     def _select(self, s: Select, extra: frozenset[GuardLiteral]) -> Scalar:
+        if self._says_that_nan_wins(s, extra):
+            return s.other
         cond = self.head_normal_form(s.cond, extra)
         if isinstance(cond, Const):
             return s.then if cond.value else s.other
@@ -263,6 +265,15 @@ class Folds:
         if self.same_terms(s.then, s.other, extra):
             return s.then
         return s if cond == s.cond else Select(cond, s.then, s.other)
+
+    def _says_that_nan_wins(self, s: Select, extra: frozenset[GuardLiteral]) -> bool:
+        """Whether `s` is NaN where an element of a maximum or minimum is, else that extreme, which so is all of `s`."""
+        extreme = s.other
+        if not (isinstance(s.then, Const) and isinstance(s.then.value, float) and math.isnan(s.then.value)):
+            return False
+        if not (isinstance(extreme, Reduce) and extreme.kind in ("max", "min")):
+            return False
+        return self.same_terms(Reduce("any", extreme.over, Apply("is_nan", (extreme.body,))), s.cond, extra)
 
     def _fold(self, s: Reduce, extra: frozenset[GuardLiteral]) -> Scalar:
         inside = extra | {g for v, n in s.over for g in in_range(v, n)}
