@@ -56,14 +56,17 @@ clean:
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
 	find relax_eg tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml Makefile
+# An empty environment, which the next target fills.
+$(BIN)/python:
 	@if [ -z "$(PYTHON)" ]; then \
 		echo "Python 3.11, 3.12 or 3.13 with the venv module is needed, and none was found."; \
 		echo "On Debian and Ubuntu: apt install python3-venv. Or name one: make PYTHON=/path/to/python3"; \
 		exit 1; fi
 	@echo "Setting up .venv, once (a few minutes, mostly downloads):"
 	@echo "  1/3 an empty environment, from $(PYTHON)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+
+$(READY): pyproject.toml Makefile | $(BIN)/python
 	@echo "  2/3 relax-eg, what it needs, the tools for tests and demo, and the JAX libraries that the tests use"
 	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable ".[demo,dev,docs,libraries,plot]"
 	@echo "  3/3 the MiniLM-L6 weights (90 MB)"

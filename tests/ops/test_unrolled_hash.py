@@ -36,16 +36,30 @@ def assert_same(ours: Any, wanted: Any) -> None:
     np.testing.assert_array_equal(words(ours), words(wanted))
 
 
-@pytest.mark.parametrize("shape", [(), (5,), (3, 4), (0, 3)])
-def test_bits_and_keys_are_those_of_jax(mode: bool, shape: tuple[int, ...]) -> None:
-    for keys in (KEY, jax.random.split(KEY, (2, 3))):
-        for width in (8, 16, 32, 64):
-            with jax.enable_x64(width == 64):
-                ours = jax.jit(lambda k, w=width: BITS(k, shape=shape, bit_width=w))(keys)
-                assert_same(ours, primitives.random_bits_p.bind(keys, shape=shape, bit_width=width))
-        assert_same(jax.jit(lambda k: SPLIT(k, shape=shape))(keys), primitives.random_split_p.bind(keys, shape=shape))
-        data = jnp.arange(keys.size, dtype=jnp.uint32).reshape(keys.shape)
-        assert_same(jax.jit(FOLD_IN)(keys, data), primitives.random_fold_in_p.bind(keys, data))
+SHAPES = ((), (5,), (3, 4), (0, 3))
+
+
+@pytest.mark.parametrize("keys", [KEY, jax.random.split(KEY, (2, 3))], ids=["one key", "keys"])
+def test_bits_and_keys_are_those_of_jax(mode: bool, keys: jax.Array) -> None:
+    data = jnp.arange(keys.size, dtype=jnp.uint32).reshape(keys.shape)
+
+    def bits(width: int) -> list[tuple[Any, Any]]:
+        each = [{"shape": shape, "bit_width": width} for shape in SHAPES]
+        made = jax.jit(lambda k: [(BITS(k, **how), primitives.random_bits_p.bind(k, **how)) for how in each])
+        return made(keys)
+
+    @jax.jit
+    def others(keys: Any, data: Any) -> list[tuple[Any, Any]]:
+        splits = [(SPLIT(keys, shape=s), primitives.random_split_p.bind(keys, shape=s)) for s in SHAPES]
+        return [*splits, (FOLD_IN(keys, data), primitives.random_fold_in_p.bind(keys, data))]
+
+    with jax.enable_x64(True):
+        pairs = bits(64)
+    for ours, wanted in (*pairs, *(pair for width in (8, 16, 32) for pair in bits(width)), *others(keys, data)):
+        assert_same(ours, wanted)
+
+
+def test_the_hash_is_that_of_jax() -> None:
     x = jnp.arange(6, dtype=jnp.uint32)
     for ours, wanted in zip(
         jax.jit(HASH)(x[0], x[1], x, x[::-1]), primitives.threefry2x32_p.bind(x[0], x[1], x, x[::-1]), strict=True
