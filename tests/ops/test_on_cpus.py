@@ -212,7 +212,7 @@ def test_positions_are_those_of_jax_at_ties_and_without_numbers(name: str) -> No
                 kinds += [np.where(few, v, values) for v in (np.nan, np.inf, -np.inf)] + [np.where(few, -0.0, 0.0)]
                 kinds += [np.full(shape, np.nan), np.full(shape, -np.inf)]
             given.append(jnp.asarray(np.stack(kinds)).astype(dtype))
-    for x, (found, wanted) in zip(given, jax.jit(lambda xs: [both(x) for x in xs])(given), strict=True):
+    for x, (found, wanted) in zip(given, jax.jit(lambda vs: [both(v) for v in vs])(given), strict=True):
         assert jnp.array_equal(found, wanted), (x.dtype, x.shape)
 
 
