@@ -323,7 +323,7 @@ class EGraph:
                 if nodes > self._budget.nodes or self._seconds_left() < 0:
                     break
                 if phase == "algebra":
-                    room = Forecast(room.matches, min(room.nodes, max(int(self._grown) - nodes, 0)))
+                    room = Forecast(room.matches, int(min(room.nodes, max(self._grown - nodes, 0))))
                 forecast = self._growth.forecast_alone(rule, self._sizes, nodes, room)
                 if forecast.fits(room):
                     self._apply(phase, [rule])
