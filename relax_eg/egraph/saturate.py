@@ -239,6 +239,7 @@ class EGraph:
                 continue
             # The engine matches only against what is new, so a round without matches is a fixpoint.
             before, began, at_first = self._changes, time.thread_time(), self.nodes(self._sizes)
+            fitted = len(self._left_out)
             for _ in range(ROUNDS.get(phase, 1)):
                 at = self._changes
                 self._round(phase)
@@ -259,8 +260,9 @@ class EGraph:
             if phase == "algebra":
                 # Where the algebra rules found nothing new, further rounds would repeat this one.
                 saturated = self._changes == before
-                # The next round is taken to multiply the nodes by as much as this one.
-                skip_to_merge = saturated or nodes * nodes > self._grown * at_first
+                # The next round is taken to multiply the nodes by as much as this one. Where a rule did not fit, it
+                # would be one of what the others made, which grows as well.
+                skip_to_merge = saturated or len(self._left_out) > fitted or nodes * nodes > self._grown * at_first
         if stop is None:
             stop = StopReason.SATURATED if saturated else StopReason.PHASES_DONE
             stop = next((x.reason for x in self._left_out.values()), stop)
