@@ -254,6 +254,15 @@ def test_rules_that_run_one_by_one_keep_the_growth(growth: float, rules: list[st
     assert (done.saturation.nodes > saturate.LEAST_GROWN) == (growth == math.inf)
 
 
+def test_no_round_of_algebra_follows_one_in_which_a_rule_did_not_fit() -> None:
+    roots = [*products(40), *matmul_chain(8)]
+    alone = run(roots, chains, Budget(nodes=20_000, growth=math.inf)).saturation
+    beside = run(roots, chains + joins.only("any_four_products"), Budget(nodes=20_000, growth=math.inf)).saturation
+    assert [x.rule for x in beside.left_out] == ["any_four_products"] and alone.left_out == ()
+    assert sum(r.phase == "algebra" for r in alone.growth) > 1
+    assert sum(r.phase == "algebra" for r in beside.growth) == 1
+
+
 def test_a_saturating_rule_set_is_not_cut_short() -> None:
     """All ways to multiply 30 matrices: in a round near the end the matches ask for ten times the nodes it adds."""
     only = chains.only("matmul_associates") + chains.only("matmul_associates_reversed")
