@@ -33,7 +33,8 @@ class Budget:
     - `seconds`: seconds of rule application; laws (`rules.schemas`) are asked for up to 0.7 of them.
     - `rounds`: rounds of the algebra phase.
     - `growth`: no round of the algebra phase begins once the e-graph has this many times the nodes that it began with,
-      and at least 1,000. So the time of a search is proportional to the program.
+      and at least 2,000, nor after one in which a rule did not fit. So the time of a search is proportional to the
+      program.
     - `extraction`: seconds of choosing among candidates, over all stages; with a memory limit, over all programs that
       are considered, and XLA compiles them for up to twice as long. When they are used up, extraction returns the best
       program so far.

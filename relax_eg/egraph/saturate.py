@@ -93,6 +93,7 @@ class EGraph:
         self._growth = Growth(self.engine, self.words.by_symbol)
         self._left_out: dict[str, LeftOut] = {}
         self._budget = Budget()
+        self._grown = 0.0  # nodes of the graph from which on algebra finds no more
         self._started = 0.0
         self._speed = APPLIED_PER_SECOND
         self._tables: dict[str, list[TableRow]] | None = None
@@ -226,7 +227,7 @@ class EGraph:
         phase = "annotate"
         self._annotate_and_answer()
         stop = over()
-        grown = max(LEAST_GROWN, budget.growth * self.nodes(self._sizes))
+        self._grown = max(LEAST_GROWN, budget.growth * self.nodes(self._sizes))
         growth = [RoundFigures(phase, self.nodes(self._sizes), 0)]
         plan = ["simplify", *(["algebra", "simplify"] * budget.rounds), "merge", "simplify", "layout", "library"]
         saturated = False
@@ -238,6 +239,7 @@ class EGraph:
                 continue
             # The engine matches only against what is new, so a round without matches is a fixpoint.
             before, began, at_first = self._changes, time.thread_time(), self.nodes(self._sizes)
+            fitted = len(self._left_out)
             for _ in range(ROUNDS.get(phase, 1)):
                 at = self._changes
                 self._round(phase)
@@ -258,8 +260,9 @@ class EGraph:
             if phase == "algebra":
                 # Where the algebra rules found nothing new, further rounds would repeat this one.
                 saturated = self._changes == before
-                # The next round is taken to multiply the nodes by as much as this one.
-                skip_to_merge = saturated or nodes * nodes > grown * at_first
+                # The next round is taken to multiply the nodes by as much as this one. Where a rule did not fit, it
+                # would be one of what the others made, which grows as well.
+                skip_to_merge = saturated or len(self._left_out) > fitted or nodes * nodes > self._grown * at_first
         if stop is None:
             stop = StopReason.SATURATED if saturated else StopReason.PHASES_DONE
             stop = next((x.reason for x in self._left_out.values()), stop)
@@ -307,7 +310,9 @@ class EGraph:
 
     def _round(self, phase: str) -> None:
         """Runs the rules of `phase` once: all at once if their possible growth fits, else one by one, without those
-        that do not fit, until the node budget is spent. So no round ends beyond twice that budget."""
+        that do not fit, until the node budget is spent. So no round ends beyond twice that budget. Where rules of
+        algebra run one by one, they have to fit what algebra may find, so that one of them does not use up the budget.
+        """
         self._growth.begin()
         self._instantiate()
         rules = list(self._rulesets[phase])
@@ -319,6 +324,8 @@ class EGraph:
                 nodes, room = self._room(phase)
                 if nodes > self._budget.nodes or self._seconds_left() < 0:
                     break
+                if phase == "algebra":
+                    room = Forecast(room.matches, int(min(room.nodes, max(self._grown - nodes, 0))))
                 forecast = self._growth.forecast_alone(rule, self._sizes, nodes, room)
                 if forecast.fits(room):
                     self._apply(phase, [rule])

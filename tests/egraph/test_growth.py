@@ -30,7 +30,7 @@ from relax_eg.logs import options
 from relax_eg.shapes import Scope
 
 sums, chains, joins, deep, asking = (rx.RuleSet(n) for n in ("sums", "chains", "joins", "deep", "asking"))
-pairs = rx.RuleSet("pairs")
+pairs, twos = rx.RuleSet("pairs"), rx.RuleSet("twos")
 
 
 @sums.rule("a: n, b: n", check=False)
@@ -80,6 +80,12 @@ def any_four_products(*m: Expr) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
 def any_three_of_one(x: Expr, a: Expr, b: Expr, c: Expr) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
     """three products with one first factor"""
     return (x @ a, x @ b, x @ c), (x @ (a + b - b), x @ (b + c - c), x @ (c + a - a))
+
+
+@twos.rule("x: n n, a: n n, b: n n", check=False)
+def any_two_of_one(x: Expr, a: Expr, b: Expr) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+    """two products with one first factor"""
+    return (x @ a, x @ b), (x @ (a + b - b), x @ (b + a - a))
 
 
 @deep.rule("a: n, b: n, c: n, d: n, e: n, f: n, g: n, h: n", check=False)
@@ -236,6 +242,25 @@ def test_others_go_on_where_one_rule_explodes() -> None:
     done = run([(A @ B) @ v, *(A @ m for m in more)], joins + rx.rules.contraction, Budget(nodes=2000))
     assert {x.rule for x in done.saturation.left_out} == {"any_four_products", "any_three_of_one"}
     assert done.saturation.rules["matmul_vector_associates"].matches > 0
+
+
+@pytest.mark.parametrize(
+    ("growth", "rules"), [(10.0, ["any_four_products", "any_two_of_one"]), (math.inf, ["any_four_products"])]
+)
+def test_rules_that_run_one_by_one_keep_the_growth(growth: float, rules: list[str]) -> None:
+    only = joins.only("any_four_products") + twos
+    done = run(products(40), only, Budget(nodes=20_000, rounds=1, growth=growth))
+    assert [x.rule for x in done.saturation.left_out] == rules
+    assert (done.saturation.nodes > saturate.LEAST_GROWN) == (growth == math.inf)
+
+
+def test_no_round_of_algebra_follows_one_in_which_a_rule_did_not_fit() -> None:
+    roots = [*products(40), *matmul_chain(8)]
+    alone = run(roots, chains, Budget(nodes=20_000, growth=math.inf)).saturation
+    beside = run(roots, chains + joins.only("any_four_products"), Budget(nodes=20_000, growth=math.inf)).saturation
+    assert [x.rule for x in beside.left_out] == ["any_four_products"] and alone.left_out == ()
+    assert sum(r.phase == "algebra" for r in alone.growth) > 1
+    assert sum(r.phase == "algebra" for r in beside.growth) == 1
 
 
 def test_a_saturating_rule_set_is_not_cut_short() -> None:

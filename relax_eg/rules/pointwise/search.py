@@ -26,7 +26,17 @@ from relax_eg.rules.pointwise.tables import (
     table_of,
     usable,
 )
-from relax_eg.rules.pointwise.terms import Array, Cost, applied, cost_of, number, sample_array, value_of
+from relax_eg.rules.pointwise.terms import (
+    Array,
+    Cost,
+    applied,
+    cost_of,
+    flops_of_operator,
+    leaves_in,
+    number,
+    sample_array,
+    value_of,
+)
 from relax_eg.tir.expr import Scalar
 from relax_eg.tir.functions import TRANSCENDENTAL
 
@@ -50,6 +60,7 @@ class Uses:
     _rows: list[Array]
     _starts: list[int] = field(default_factory=lambda: [0])
     _makers: list[Callable[[int], Expr]] = field(default_factory=list[Callable[[int], Expr]])
+    _costs: list[Cost] = field(default_factory=list[Cost])
 
     @cached_property
     def values(self) -> Array:
@@ -57,14 +68,22 @@ class Uses:
 
     def term(self, i: int) -> Expr:
         """The term whose values are row `i`."""
-        k = bisect_right(self._starts, i) - 1
+        k = self._part(i)
         return self._makers[k](i - self._starts[k])
 
-    def add(self, values: Array, make: Callable[[int], Expr]) -> None:
-        """Adds rows of values; `make` returns the term of each, by its number among them."""
+    def cost(self, i: int) -> Cost:
+        """The cost of the term whose values are row `i`."""
+        return self._costs[self._part(i)]
+
+    def _part(self, i: int) -> int:
+        return bisect_right(self._starts, i) - 1
+
+    def add(self, values: Array, cost: Cost, make: Callable[[int], Expr]) -> None:
+        """Adds rows of values, of terms of the same cost; `make` returns the term of each, by its number among them."""
         rows = values.reshape(-1, len(self.points))
         self._starts.append(self._starts[-1] + len(rows))
         self._makers.append(make)
+        self._costs.append(cost)
         self._rows.append(rows)
 
 
@@ -117,7 +136,8 @@ def _add_operator(
         by_place[place] = variables[int(which)]
         return call(name, tuple(by_place[i] for i in range(arity)), {})
 
-    found.add(made, term)
+    dtypes = tuple(variables[0].dtype if i == place else constants[0].dtype for i in range(arity))
+    found.add(made, (flops_of_operator(name, dtypes), 1), term)
 
 
 def _add_function(
@@ -130,7 +150,7 @@ def _add_function(
         which, c = divmod(n, len(constants))
         return call(name, (make(variables[which], constants[c]),), {})
 
-    found.add(made, term)
+    found.add(made, cost_of(term(0)), term)
 
 
 def _functions(dtype: str) -> Iterator[tuple[str, Scalar]]:
@@ -171,17 +191,19 @@ class _Question:
         self.values = self._values_of(scalar)
 
     def _values_of(self, scalar: Expr) -> Array:
-        table = self.table
-        found = value_of(scalar, dict(zip(table.variables, table.samples, strict=True)))
-        return np.broadcast_to(found, table.samples[0].shape)
+        return np.broadcast_to(self._values_at(scalar, self.table.samples), self.table.samples[0].shape)
+
+    def _values_at(self, scalar: Expr, samples: Sequence[Array]) -> Array:
+        return value_of(scalar, dict(zip(self.table.variables, samples, strict=True)))
 
     def answers(self) -> Iterator[Expr]:
-        """The candidates, the cheapest first."""
+        """The candidates, the cheapest first. Values at all sample points are compared as candidates are asked for."""
         found: dict[Expr, Cost] = {}
         for e in self._matching() if len(self.at) >= _FEWEST else ():
-            if e not in found and (cost := cost_of(e)) < self.below and self._has_values(e):
+            if e not in found and (cost := cost_of(e)) < self.below:
                 found[e] = cost
-        yield from itertools.islice(sorted(found, key=found.__getitem__), _MOST_TRIED)
+        equal = filter(self._has_values, sorted(found, key=found.__getitem__))
+        yield from itertools.islice(equal, _MOST_TRIED)
 
     def _has_values(self, e: Expr) -> bool:
         return bool(places_of(self._values_of(e)[None], self.values, self.at))
@@ -194,8 +216,23 @@ class _Question:
         if kind(self.dtype) in "iuf" and (self.below[1] > 1 or self.below[0] > TRANSCENDENTAL):
             yield from self._up_to_a_number()
             numbers = _numbers(self.scalar, self.dtype, self.below[0])
-            if numbers:
+            if numbers and self._varies_with_one():
                 yield from self._with_numbers(numbers)
+
+    def _varies_with_one(self) -> bool:
+        """Whether the values follow from those of one variable, as those of uses of operators on numbers do.
+
+        The facts of each variable hold at each of the points `at`, so they also hold where one variable has its values
+        at the next point."""
+        samples = [x[self.at] for x in self.table.samples]
+        of_leaves = leaves_in(self.scalar)
+        count = 0
+        for i, x in enumerate(self.table.variables):
+            if x in of_leaves:
+                moved = [np.roll(v, 1) if j == i else v for j, v in enumerate(samples)]
+                found = np.broadcast_to(self._values_at(self.scalar, moved), self.at.shape)
+                count += not bool(np.all(are_close(found, self.values[self.at])))
+        return count <= 1
 
     def _up_to_a_number(self) -> Iterator[Expr]:
         """Short terms to which a number is added, or with which it is multiplied, or of which a power is taken."""
@@ -226,7 +263,9 @@ class _Question:
         """Operators on variables and on numbers, and functions of their sums and products."""
         few = self.at[:_FIRST]  # most uses differ at the first points
         uses = uses_of(self.table, self.dtype, tuple(numbers), tuple(few.tolist()))
-        yield from map(uses.term, places_of(uses.values, self.values[few], np.arange(len(few))))
+        for i in places_of(uses.values, self.values[few], np.arange(len(few))):
+            if uses.cost(i) < self.below:
+                yield uses.term(i)
 
 
 def _factors(values: Array, rows: Array) -> Iterator[tuple[int, Any]]:
