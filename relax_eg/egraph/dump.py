@@ -19,7 +19,7 @@ from relax_eg.ops import Site, call
 from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.shapes import Dim
 from relax_eg.shapes.dim import is_plain
-from relax_eg.traversal import operands_first
+from relax_eg.traversal import grouped, operands_first
 
 _T = TypeVar("_T")
 _Key = tuple[str, tuple[int, ...], tuple[Dim, ...]]  # a node: its opcode's symbol, classes of its operands, its sizes
@@ -104,11 +104,8 @@ class Dump:
         has no candidate left. O(nodes)."""
         graph = self.graph
         gone = set(refused)
-        readers: dict[int, list[tuple[int, int]]] = {}
-        for c, row in enumerate(graph.candidates):
-            for k, candidate in enumerate(row):
-                for child in candidate.children:
-                    readers.setdefault(child, []).append((c, k))
+        places = ((k, (c, i)) for c, row in enumerate(graph.candidates) for i, k in enumerate(row))
+        readers = grouped((child, place) for k, place in places for child in k.children)
         left = [len(row) for row in graph.candidates]
         todo = list(gone)
         while todo:

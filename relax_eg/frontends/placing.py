@@ -40,7 +40,7 @@ from relax_eg.ir.memory import outputs_of, tensor_bytes
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.placements import device_name
 from relax_eg.ir.steps import calls_value, is_data_dependent, passed_functions, stepped_functions
-from relax_eg.traversal import connected
+from relax_eg.traversal import connected, grouped
 
 TYPICAL = 128  # chosen: elements of a size that is not known; only the ratios of bytes count
 
@@ -117,10 +117,7 @@ def _homes(module: Module, declared: Mapping[str, str], usual: str) -> Mapping[s
                 callers[e.attr("name")].add(f.name)
     homes = {module.main.name: usual, **declared}
     waiting = list(homes)
-    named_by: dict[str, list[str]] = {}
-    for g, names in callers.items():
-        for f in names:
-            named_by.setdefault(f, []).append(g)
+    named_by = grouped((f, g) for g, names in callers.items() for f in names)
     while waiting:
         for g in named_by.get(waiting.pop(), ()):
             found = {homes[f] for f in callers[g] if f in homes}

@@ -45,7 +45,7 @@ from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin
 from relax_eg.limits import KEPT
 from relax_eg.shapes import Dim
-from relax_eg.traversal import derived, operands_first, reached
+from relax_eg.traversal import derived, leaves, operands_first, reached
 
 # Suffix of a callee's size variables when they appear beside the caller's. No variable name ends in this letter.
 _CALLEE = "\u02c1"
@@ -139,19 +139,22 @@ def call_types(params: Iterable[Annotation], args: Iterable[Annotation], name: s
     """Returns the annotations that the arguments of a call determine for the type parameters of its signature.
     OperatorError where two arguments determine annotations that no value has both of."""
     types: dict[str, Annotation] = {}
-    pairs = list(zip(params, args, strict=False))[::-1]
-    while pairs:
-        wanted, given = pairs.pop()
+    for wanted, given in (pair for both in zip(params, args, strict=False) for pair in leaves(both, _pairs_inside)):
         if isinstance(wanted, TypeVar):
             known = types.get(wanted.name, Never())
             if why := annotation_clash(known, given):
                 raise OperatorError(f"{name}: the type `{wanted.name}` is {known} and also {given}: {why}")
             types[wanted.name] = join(known, given)
-        elif isinstance(wanted, Data) and isinstance(given, Data) and wanted.definition != given.definition:
-            continue
-        elif type(wanted) is type(given) and isinstance(wanted, (Tuple, Data, Ref, Callable)):
-            pairs += list(zip(inside(wanted), inside(given), strict=False))[::-1]
     return types
+
+
+def _pairs_inside(both: tuple[Annotation, Annotation]) -> list[tuple[Annotation, Annotation]] | None:
+    a, b = both
+    if type(a) is not type(b) or not isinstance(a, (Tuple, Data, Ref, Callable)):
+        return None
+    if isinstance(a, Data) and isinstance(b, Data) and a.definition != b.definition:
+        return None
+    return list(zip(inside(a), inside(b), strict=False))
 
 
 def _type_variables(annotation: Annotation) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from relax_eg.ir.annotations import Annotation, Shape, dims_of
 from relax_eg.ir.calls import substitute_exprs
@@ -14,6 +15,7 @@ from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ir.origin import Origins
 from relax_eg.shapes import Dim
+from relax_eg.traversal import leaves
 
 # View operators that XLA fuses into the reader at no cost; storing a copy would only use memory. A transpose is not
 # listed, because the layout rules choose a weight's memory layout.
@@ -154,19 +156,12 @@ def frontier(function: Function, static: set[Expr]) -> list[Expr]:
 
 def has_only_sizes(values: Iterable[object], known: set[str]) -> bool:
     """Whether all sizes inside attribute values use only the size variables `known`."""
-    stack = list(values)
-    while stack:
-        value = stack.pop()
-        if isinstance(value, Dim):
-            if not value.variables <= known:
-                return False
-        elif isinstance(value, tuple):
-            stack.extend(value)  # type: ignore[reportUnknownArgumentType]
-        elif isinstance(value, Annotation):
-            stack.extend(dims_of(value))
-        elif _hides_sizes(value):
-            return False
-    return True
+
+    def parts(value: Any) -> Sequence[Any] | None:
+        return dims_of(value) if isinstance(value, Annotation) else value if isinstance(value, tuple) else None
+
+    found = leaves(tuple(values), parts)
+    return all(x.variables <= known if isinstance(x, Dim) else not _hides_sizes(x) for x in found)
 
 
 def _params_named(params: Sequence[Expr], names: set[str]) -> tuple[Expr, ...]:

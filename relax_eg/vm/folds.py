@@ -21,6 +21,7 @@ from relax_eg.ir.control import group_arguments
 from relax_eg.ir.expr import CALL, FUNCTION, MATCH, VAR, Expr, postorder
 from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.module import Function, Module
+from relax_eg.traversal import operands_first
 
 
 @dataclass(frozen=True)
@@ -162,19 +163,17 @@ class Batch:
         self.roots.append(root)
         return DeferredValue(self, len(self.roots) - 1, ())
 
+    def awaited(self) -> list[Batch]:
+        """The batches whose results the calls read, and that have not run."""
+        if self.results is not None or not self.rank:  # of rank 0, none waited when it was called
+            return []
+        return [d.batch for d in self.run.reads(self.roots) if d.batch.results is None]
+
     def value(self, place: int, path: tuple[int, ...]) -> Any:
         # Values may wait for one another a thousand deep, so those that are read first run first.
-        stack: list[Batch] = [self]
-        while stack:
-            batch = stack[-1]
+        for batch in operands_first((self,), Batch.awaited):
             if batch.results is None:
-                reads = batch.run.reads(batch.roots) if batch.rank else ()  # of rank 0, none waited when it was called
-                waiting = {id(d.batch): d.batch for d in reads if d.batch.results is None}
-                if waiting:
-                    stack += waiting.values()
-                    continue
                 batch.results = batch.run(batch.roots, batch.rest)
-            stack.pop()
         assert self.results is not None
         found = self.results[place]
         for i in path:

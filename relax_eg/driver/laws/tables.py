@@ -32,6 +32,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate_points
 from relax_eg.ops.record import TABLE, call
 from relax_eg.shapes import Dim
+from relax_eg.traversal import grouped
 
 ELEMENTS = 8  # chosen: elements of a leaf, with 16 draws enough that few terms agree by chance
 _MOST_TERMS = 250_000  # limit: terms of one size; a table ends before more
@@ -121,9 +122,7 @@ class KeptTable(TermTable):
                 larger = size_of(pair.left) > size_of(pair.right) + 1 or pair.right in pair.left
                 if len(others) < _MOST_OTHERS and not larger:
                     others.append(pair.left)
-        kept: dict[Type, list[KeptTerms]] = {}
-        for (t, _), own in sorted(self._kept.items(), key=lambda x: x[0][1]):
-            kept.setdefault(t, []).append(own)
+        kept = grouped((t, own) for (t, _), own in sorted(self._kept.items(), key=lambda x: x[0][1]))
         self._values = {t: self._values_of_type(t, own) for t, own in kept.items()}
         self.forget()
         self._form_of = {f.op: n for n, f in enumerate(grammar.forms) if not f.attributes}
