@@ -169,7 +169,7 @@ class StepPrograms(Programs):
     def region(
         self, function: Function, block: Block, known: Sequence[str], device: str | None = None
     ) -> RegionProgram:
-        values = [b.value for b in block.bindings]
+        values = block.values
         reads = [e for e in postorder(values) if e.op == VAR]
         inside = Function("block", (), (block,), values[0])
         sizes = sorted(missing_sizes(inside, known))

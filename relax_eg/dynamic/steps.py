@@ -74,7 +74,7 @@ class CapacityPrograms(StepPrograms):
         if device and DeviceMesh.of(device).axes:  # at exact sizes
             return super().region(function, block, known, device)
         exact = super().region(function, block, known)
-        made = _Part(self, function, exact.reads, [b.value for b in block.bindings], exact.run, exact.sizes, device)
+        made = _Part(self, function, exact.reads, block.values, exact.run, exact.sizes, device)
         if not made.is_sized:
             return exact if device is None else RegionProgram(OnDevice(exact.run, device), exact.reads, made.sizes)
         if device is not None:

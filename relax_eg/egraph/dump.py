@@ -142,7 +142,8 @@ def dump(egraph: EGraph) -> Dump:
     UnsoundRuleError if a class has two annotations."""
     tables = egraph.tables()
     dims = _forms_of_sizes(egraph, tables)
-    annotations = _annotations(egraph, tables, dims)
+    one = {egraph.words.dim_at(egraph.engine.integer(r.inputs[0])): dims[r.output] for r in tables["D"]}
+    annotations = _annotations(egraph, tables, dims, one)
     classes: dict[Value, int] = {}
     graph = ExtractionGraph()
 
@@ -178,7 +179,6 @@ def dump(egraph: EGraph) -> Dump:
             where[symbol, children, sizes] = (c, len(graph.candidates[c]))
             graph.candidates[c].append(Candidate(o.op, site, children, len(payloads), made.get(r.inputs, "")))
             payloads.append((o, sizes))
-    one = {egraph.words.dim_at(egraph.engine.integer(r.inputs[0])): dims[r.output] for r in tables["D"]}
     written = _mark_as_written(egraph, graph, classes, where, one)
     class_of = {egraph.engine.integer(r.inputs[0]): classes[r.output] for r in tables["node"]}
     forms: dict[_Key, tuple[Annotation, ...]] = {}
@@ -207,9 +207,10 @@ def _key(egraph: EGraph, e: Expr, class_of: Mapping[int, int], one: Mapping[Dim,
     return opcode.symbol, tuple(class_of[egraph.number[a]] for a in e.args), tuple(one[d] for d in dims)
 
 
-def _annotations(egraph: EGraph, tables: dict[str, list[TableRow]], dims: dict[Value, Dim]) -> dict[Value, Annotation]:
+def _annotations(
+    egraph: EGraph, tables: dict[str, list[TableRow]], dims: dict[Value, Dim], one: Mapping[Dim, Dim]
+) -> dict[Value, Annotation]:
     terms: dict[Value, Annotation] = {}
-    one = {egraph.words.dim_at(egraph.engine.integer(r.inputs[0])): dims[r.output] for r in tables["D"]}
     for r in tables["Other"]:
         terms[r.output] = with_sizes(egraph.words.other_at(egraph.engine.integer(r.inputs[0])), one)
     for rank in range(MAX_RANK + 1):

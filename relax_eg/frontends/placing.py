@@ -319,7 +319,7 @@ class _Placement:
 
     def _dataflow(self, block: Block) -> None:
         """Writes a block as blocks of one device each, with the copies between them."""
-        order = [e for e in postorder([b.value for b in block.bindings]) if e.op not in LEAVES]
+        order = [e for e in postorder(block.values) if e.op not in LEAVES]
         level: dict[Expr, int] = {}
         for e in order:
             own = self.device.get(e, self.home)

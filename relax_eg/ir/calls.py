@@ -41,7 +41,7 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.heads import with_operands
 from relax_eg.ir.lattice import annotation_clash, join
-from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.module import Function, Module
 from relax_eg.ir.origin import Origin
 from relax_eg.limits import KEPT
 from relax_eg.shapes import Dim
@@ -261,7 +261,7 @@ def inline_call(function: Function, args: Sequence[Expr]) -> list[Expr]:
     """
     env = dict(zip(function.params, args, strict=True))
     for block in function.blocks:
-        for b, value in zip(block.bindings, substitute_exprs([b.value for b in block.bindings], env), strict=True):
+        for b, value in zip(block.bindings, substitute_exprs(block.values, env), strict=True):
             env[b.var] = value
     (result,) = substitute_exprs([function.result], env)
     return list(result.args) if result.op == TUPLE else [result]
@@ -284,12 +284,8 @@ def substitute_exprs(
 
 def rebuilt(function: Function, change: abc.Callable[[Expr, tuple[Expr, ...]], Expr]) -> Function:
     """`function` with its expressions rebuilt bottom-up; `change(old, new_args)` returns what replaces a node."""
-    blocks: list[Block] = []
-    for block in function.blocks:
-        values = rebuild([b.value for b in block.bindings], change)
-        bound = (Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))
-        blocks.append(replace(block, bindings=tuple(bound)))
-    return replace(function, blocks=tuple(blocks), result=rebuild([function.result], change)[0])
+    blocks = tuple(block.with_values(rebuild(block.values, change)) for block in function.blocks)
+    return replace(function, blocks=blocks, result=rebuild([function.result], change)[0])
 
 
 def without_calls(module: Module) -> Module:

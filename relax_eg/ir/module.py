@@ -8,7 +8,7 @@ effectful calls and `match_cast`s. A module is an ordered set of named functions
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from relax_eg.argument_checks import short_repr
@@ -45,6 +45,15 @@ class Block:
 
     def __deepcopy__(self, memo: Any) -> Block:
         return self
+
+    @property
+    def values(self) -> list[Expr]:
+        """The values of its bindings, in order."""
+        return [b.value for b in self.bindings]
+
+    def with_values(self, values: Iterable[Expr]) -> Block:
+        """The block with other values of its bindings."""
+        return replace(self, bindings=tuple(Binding(b.var, v) for b, v in zip(self.bindings, values, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

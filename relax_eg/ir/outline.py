@@ -75,7 +75,7 @@ def _outline_block(
     block: Block, fresh: Naming, function: Function, stays: Stays
 ) -> tuple[dict[Expr, Expr], Function] | None:
     """Returns the replacement of each value of `block`, and the function they call; None if nothing repeats."""
-    values = [b.value for b in block.bindings]
+    values = block.values
     order = [e for e in postorder(values) if e.args]
     if len(order) < SMALLEST_PROGRAM:
         return None

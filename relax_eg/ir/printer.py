@@ -177,7 +177,7 @@ class _FunctionText:
         for b in block.bindings:
             if b.value.op != heads.VAR and b.value.annotation == b.var.annotation:
                 own.setdefault(b.value, b.name)
-        values = [b.value for b in block.bindings]
+        values = block.values
         bound = set(values)
         for e in postorder(values):
             if e.op != heads.VAR and (e in bound or not self._stands_in_place(e)):

@@ -21,7 +21,7 @@ from relax_eg.ir.control import group_arguments
 from relax_eg.ir.expr import CALL, FUNCTION, MATCH, VAR, Expr, postorder
 from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.module import Function, Module
-from relax_eg.traversal import operands_first
+from relax_eg.traversal import grouped, operands_first
 
 
 @dataclass(frozen=True)
@@ -210,22 +210,15 @@ def rank_of(run: RunsFold, root: DataValue) -> int:
 def levels(roots: Sequence[DataValue], cases: Sequence[FoldCase]) -> list[list[DataValue]]:
     """Returns the nodes of values by their distance from their leaves, each once. Linear in their number, and as deep
     as memory allows."""
+    held = {id(v): v for v in roots}
+
+    def inner(i: int) -> list[int]:
+        called = [held[i].fields[k] for k in cases[held[i].index].calls]
+        held.update((id(x), x) for x in called)
+        return [id(x) for x in called]
+
     level: dict[int, int] = {}
-    found: list[list[DataValue]] = []
-    stack = list(reversed(roots))
-    while stack:
-        v = stack[-1]
-        if id(v) in level:
-            stack.pop()
-            continue
-        inner = [v.fields[i] for i in cases[v.index].calls]
-        waiting = [x for x in inner if id(x) not in level]
-        if waiting:
-            stack += waiting
-            continue
-        own = level[id(v)] = 1 + max((level[id(x)] for x in inner), default=-1)
-        if own == len(found):
-            found.append([])
-        found[own].append(v)
-        stack.pop()
-    return found
+    for i in operands_first(list(held), inner):
+        level[i] = 1 + max((level[x] for x in inner(i)), default=-1)
+    by_level = grouped((n, held[i]) for i, n in level.items())
+    return [by_level[n] for n in range(len(by_level))]

@@ -239,5 +239,4 @@ def values_of(function: Function) -> Values:
 def with_values(function: Function, values: Values) -> Function:
     """`function`, which has one block, with other `values` of its bindings."""
     (block,) = function.blocks
-    bindings = tuple(replace(b, value=v) for b, v in zip(block.bindings, values, strict=True))
-    return replace(function, blocks=(replace(block, bindings=bindings),))
+    return replace(function, blocks=(block.with_values(values),))
