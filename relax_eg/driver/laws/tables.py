@@ -18,7 +18,7 @@ import numpy as np
 from relax_eg.discovery.grammar import Grammar, filled
 from relax_eg.discovery.table import KeptTerms, TermTable, Type
 from relax_eg.discovery.terms import Term, size_of
-from relax_eg.discovery.values import SamplePoints
+from relax_eg.discovery.values import SamplePoints, in_float64
 from relax_eg.driver.laws.fragments import Fragment
 from relax_eg.driver.laws.split_terms import ValuesOfTerms, split
 from relax_eg.dtypes import is_float
@@ -254,8 +254,7 @@ def _rebuilt(root: Expr, leaves: Leaves, shape: tuple[Dim, ...]) -> Expr:
             return args[0]  # a number broadcasts
         if e.op not in TABLE:
             raise OperatorError(f"{e.op} is no operator")
-        attrs = {k: "float64" if k in ("dtype", "out_dtype") and v and is_float(v) else v for k, v in e.attrs}
-        return call(e.op, args, attrs)
+        return call(e.op, args, dict(in_float64(e.attrs)))
 
     variables = {
         x: var(_NAMES[i], Tensor(shape, "float64" if is_float(x.dtype) else x.dtype)) for i, x in enumerate(leaves)
