@@ -17,7 +17,7 @@ from relax_eg.driver.options import ASSUMED_SIZE, Options
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, CONSTANT, VAR, Expr, fresh_name
 from relax_eg.ir.module import Function, Module
-from relax_eg.rules.checking.schema_answers import Answers, RecordingAnswers, is_one_block
+from relax_eg.rules.checking.schema_answers import Answers, RecordingAnswers
 from relax_eg.rules.schemas import MEMORY, FactsOf, Made, ProgramQueries, Schema
 from relax_eg.shapes import Dim
 from relax_eg.traversal import grouped, made_from_below
@@ -152,7 +152,7 @@ class BlockQueries:
 
 
 def _as_one_block(f: Function | None) -> Function | None:
-    return f if f is not None and is_one_block(f) else None
+    return f if f is not None and f.is_one_block else None
 
 
 def large_bytes(options: Options) -> float:

@@ -20,7 +20,7 @@ from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.logs import options
 from relax_eg.rules import Schema
-from relax_eg.rules.checking.schema_answers import Batched, ReplayedAnswers, Values, values_of
+from relax_eg.rules.checking.schema_answers import Batched, ReplayedAnswers, Values
 from relax_eg.rules.schemas import FactsOf
 from relax_eg.traversal import grouped
 
@@ -54,7 +54,7 @@ class Proposals:
         d = self.derivation
         self.written = {f.name: f for f in d.shared}
         self._functions = {**d.functions, **self.written}
-        self._forms = {name: {values_of(f)} for name, f in d.functions.items()}
+        self._forms = {name: {f.values} for name, f in d.functions.items()}
         for p in d.parts:
             self._forms.setdefault(p.function, set()).update(tuple(g.end for g in form) for form in p.forms)
         self._readers = grouped((a, e) for e in self._nodes for a in e.args)

@@ -120,7 +120,7 @@ class LeastMemory:
         """The needs of the result of a function. `given`: those of its arguments; `sizes`: of its variables."""
         key = name, tuple(given), tuple(sorted(sizes.items()))
         f = self.functions.get(name)
-        if f is None or name in self._running or len(f.blocks) != 1 or not f.blocks[0].dataflow:
+        if f is None or name in self._running or not f.is_one_block:
             return NOTHING
         if key not in self._made:
             self._running.add(name)

@@ -84,7 +84,7 @@ def with_copies(module: Module) -> Module:
 
 def _returned_on(f: Function, home: str) -> tuple[str, ...]:
     """The devices of a function's result, one for each field of a tuple: the function's own, or that of a copy."""
-    copies = {b.var: d for block in f.blocks for b in block.bindings if (d := copied_to(b.value)) is not None}
+    copies = {b.var: d for b in f.bindings if (d := copied_to(b.value)) is not None}
     return tuple(copies.get(e, home) for e in (f.result.args if f.result.op == TUPLE else (f.result,)))
 
 
@@ -167,7 +167,7 @@ class _Placement:
         self.home = homes[function.name]
         self.alias: dict[Expr, Expr] = {}  # the value of each variable of a binding
         self.graph = ValueGraph()
-        self.taken = {b.name for block in function.blocks for b in block.bindings}
+        self.taken = {b.name for b in function.bindings}
         self.taken |= {str(p.attr("name")) for p in function.params}
         self.copies: dict[tuple[Expr, str], Expr] = {}
         self.blocks: list[Block] = []
@@ -252,7 +252,7 @@ class _Placement:
     def _own_results(self) -> list[Expr]:
         """The results that callers expect on the device of the function: those that it does not copy."""
         r = self.function.result
-        copies = {b.var for block in self.function.blocks for b in block.bindings if copied_to(b.value) is not None}
+        copies = {b.var for b in self.function.bindings if copied_to(b.value) is not None}
         found = [e for e in (r.args if r.op == TUPLE else (r,)) if e not in copies and is_copied(e.annotation)]
         return [] if self.is_entry else found
 

@@ -298,7 +298,7 @@ def without_calls(module: Module) -> Module:
         if e.op == TUPLE_GET and args[0].op == TUPLE:
             return args[0].args[e.attr("index")]
         callee = done.get(str(args[0].attr("name"))) if e.op == CALL and args[0].op == FUNCTION else None
-        if callee is None or len(callee.blocks) != 1 or not callee.blocks[0].dataflow:
+        if callee is None or not callee.is_one_block:
             return with_operands(e, args)
         sizes = call_sizes([p.annotation for p in callee.params], [a.annotation for a in args[1:]])
         if any(d != Dim.var(v) for v, d in sizes.items()):

@@ -56,7 +56,7 @@ def split(function: Function, weights: set[str]) -> Split:
 
 def replace_names(function: Function, names: Mapping[Expr, Expr]) -> tuple[tuple[Block, ...], Expr]:
     """Returns blocks and result of `function` with the expressions in `names` replaced."""
-    values = [b.value for block in function.blocks for b in block.bindings]
+    values = function.values
     *new, result = substitute_exprs([*values, function.result], names)
     made = iter(new)
     blocks = [Block(tuple(Binding(b.var, next(made)) for b in k.bindings), k.dataflow) for k in function.blocks]
@@ -125,7 +125,7 @@ def static_expressions(function: Function, weights: set[str]) -> set[Expr]:
     known = {v for p in chosen for d in dims_of(p.annotation) for v in d.variables}
     static: set[Expr] = set()
     constant: set[Expr] = set()
-    steps = {b.value for block in function.blocks if not block.dataflow for b in block.bindings}
+    steps = {b.value for b in function.steps}
     for e in function.expressions():
         if e.op in (CONSTANT, FUNCTION):
             constant.add(e)
@@ -144,7 +144,7 @@ def frontier(function: Function, static: set[Expr]) -> list[Expr]:
     found: dict[Expr, None] = {}
     readers = [e for e in function.expressions() if e not in static]
     reads = [a for e in readers for a in e.args if a in static]
-    reads += [b.value for block in function.blocks for b in block.bindings if b.value in static]
+    reads += [b.value for b in function.bindings if b.value in static]
     reads += [function.result] if function.result in static else []
     for e in reads:
         while e.op in _VIEWS and e.args[0] in static:

@@ -106,7 +106,7 @@ def passed_functions(module: Module) -> set[str]:
         for e in f.expressions():
             runs = functions_of(e)
             found.update(a.attr("name") for a in e.args if a.op == FUNCTION and a.attr("name") not in runs)
-        roots = [f.result, *(b.value for block in f.blocks for b in block.bindings)]
+        roots = [f.result, *f.values]
         found.update(e.attr("name") for e in roots if e.op == FUNCTION)
     return found
 
@@ -124,7 +124,7 @@ def stepped_functions(module: Module) -> frozenset[str]:
     def is_stepped(function: Function) -> bool:
         if function.name in general:
             return True
-        steps = [b.value for block in function.blocks if not block.dataflow for b in block.bindings]
+        steps = [b.value for b in function.steps]
         if any(_decides(e, asserting) for e in steps):
             return True
         return any(is_data_dependent(e) or is_host_call(e) for e in function.expressions())

@@ -361,7 +361,7 @@ class _Tracer:
 
 def _bound_values(f: Function) -> frozenset[Expr]:
     """The values of the bindings and the result of a function, through tuples."""
-    values = (f.result, *(b.value for block in f.blocks for b in block.bindings))
+    values = (f.result, *f.values)
     fields = reached(map(viewed_value, values), lambda e: map(viewed_value, e.args) if e.op in heads.TUPLES else ())
     return frozenset(fields)
 

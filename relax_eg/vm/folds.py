@@ -66,7 +66,7 @@ def folds_of(module: Module) -> dict[str, Fold]:
 
 
 def _fold(f: Function, functions: dict[str, Function]) -> Fold | None:
-    steps = [b for block in f.blocks if not block.dataflow for b in block.bindings]
+    steps = f.steps
     places = [i for i, p in enumerate(f.params) if isinstance(p.annotation, Data)]
     if len(steps) != 1 or steps[0].value.op != MATCH or len(places) != 1 or not _is_plain(f.annotation):
         return None
@@ -101,7 +101,7 @@ def _case(f: Function, branch: Function, rest: tuple[int, ...], place: int) -> F
     pure = tuple(block for block in branch.blocks if block.dataflow)
     results: list[Expr] = []
     calls: list[int] = []
-    for b in (b for block in branch.blocks if not block.dataflow for b in block.bindings):
+    for b in branch.steps:
         e = b.value
         if e.op != CALL or e.args[0].op != FUNCTION or e.args[0].attr("name") != f.name:
             return None

@@ -81,7 +81,7 @@ class Fissions:
         self.module = without_calls(module)
         self._at = AnswersAtSizes({f.name: f for f in self.module}, sizes=sizes)
         main = self.module.main
-        is_one = len(main.blocks) == 1 and main.blocks[0].dataflow
+        is_one = main.is_one_block
         self._answers = _Answers(self._at, roots=main.blocks[0].values if is_one else [])
         self._made: dict[tuple[CutRegion, int, bool], Module | None] = {}
         self.loops: dict[Module, dict[Expr, Expr]] = {}  # by the program that was made, its loops' results

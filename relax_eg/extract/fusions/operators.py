@@ -56,7 +56,7 @@ class Operators:
         self._sources: dict[Expr, Expr] = {}
         self._layouts = _layouts(expressions)
         self._permuted: dict[Expr, tuple[Expr, tuple[int, ...]]] = {}
-        self._bound = {b.var: b.value for block in function.blocks for b in block.bindings}
+        self._bound = {b.var: b.value for b in function.bindings}
         self.runs = {e for e in expressions if e.op not in PASSIVE and not self._is_view(e)}
         self.nodes = [e for e in expressions if e in self.runs]
         self.order = {e: i for i, e in enumerate(self.nodes)}

@@ -96,7 +96,7 @@ class _Rewriting:
         """The results of a `scan` with these operands."""
         parts, attrs = group_arguments(SCAN, args, dict(e.attrs)), dict(e.attrs)
         body = self.functions.get(str(parts.functions[0].attr("name")))
-        if body is None or len(body.blocks) != 1 or not body.blocks[0].dataflow or e.attr("reverse"):
+        if body is None or not body.is_one_block or e.attr("reverse"):
             raise StepsDepend("the body of a loop is not known, or its steps run backwards")
         (run,) = runs_of(SCAN, [a.annotation for a in args], attrs)
         sizes = call_sizes([p.annotation for p in body.params], arguments_of(run))
