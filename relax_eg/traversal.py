@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T", bound=Hashable)
@@ -20,6 +20,14 @@ def reached(starts: Iterable[T], following: Callable[[T], Iterable[T]]) -> dict[
         if x not in found:
             found[x] = None
             todo += following(x)
+    return found
+
+
+def grouped(pairs: Iterable[tuple[T, V]]) -> dict[T, list[V]]:
+    """The second parts of pairs by the first ones, in order: for edges, what each node leads to."""
+    found: dict[T, list[V]] = {}
+    for x, y in pairs:
+        found.setdefault(x, []).append(y)
     return found
 
 
@@ -40,23 +48,27 @@ def connected(nodes: Iterable[T], edges: Iterable[tuple[T, T]]) -> list[list[T]]
     return parts
 
 
-def operands_first(starts: Iterable[T], below: Callable[[T], Sequence[T]]) -> list[T]:
+def operands_first(starts: Iterable[T], below: Callable[[T], Iterable[T]]) -> list[T]:
     """The nodes that are reached from `starts`, each after those `below` it, the first of them first. An edge that
-    closes a cycle is ignored. Linear in the nodes and edges."""
+    closes a cycle is ignored. Linear in the nodes and edges. `below` is called once for each node."""
     order: list[T] = []
     entered: set[T] = set()
-    for start in starts:
-        stack = [] if start in entered else [(start, below(start), 0)]
-        entered.add(start)
-        while stack:
-            x, inside, i = stack.pop()
-            while i < len(inside) and inside[i] in entered:
-                i += 1
-            if i < len(inside):
-                entered.add(inside[i])
-                stack += [(x, inside, i + 1), (inside[i], below(inside[i]), 0)]
-            else:
+    # The nodes on the way down, each behind the iterator that it came from.
+    way: list[T] = []
+    rest: list[Iterator[T]] = [iter(starts)]
+    while rest:
+        for x in rest[-1]:
+            if x not in entered:
+                entered.add(x)
+                if inside := below(x):
+                    way.append(x)
+                    rest.append(iter(inside))
+                    break
                 order.append(x)
+        else:
+            rest.pop()
+            if way:
+                order.append(way.pop())
     return order
 
 
@@ -67,14 +79,10 @@ def derived(ways: Iterable[tuple[T, Collection[T]]]) -> dict[T, None]:
     - `ways`: pairs of a node and the distinct nodes that one way to derive it needs.
     """
     found: dict[T, None] = {}
-    users: dict[T, list[int]] = {}
-    made, left = list[T](), list[int]()
-    for x, needs in ways:
-        for y in needs:
-            users.setdefault(y, []).append(len(made))
-        made.append(x)
-        left.append(len(needs))
-    todo = [x for x, n in zip(made, left, strict=True) if not n]
+    listed = list(ways)
+    users = grouped((y, way) for way, (_, needs) in enumerate(listed) for y in needs)
+    left = [len(needs) for _, needs in listed]
+    todo = [x for x, needs in listed if not needs]
     while todo:
         x = todo.pop()
         if x in found:
@@ -83,7 +91,7 @@ def derived(ways: Iterable[tuple[T, Collection[T]]]) -> dict[T, None]:
         for way in users.get(x, ()):
             left[way] -= 1
             if not left[way]:
-                todo.append(made[way])
+                todo.append(listed[way][0])
     return found
 
 
@@ -105,14 +113,7 @@ def leaves(tree: T, parts: Callable[[T], Sequence[T] | None], most: float = math
 def made_from_below(start: T, below: Callable[[T], Iterable[T]], make: Callable[[T], V], made: dict[T, V]) -> V:
     """What is made of `start`. What `make` returns for a node is put into `made`, after that of the nodes `below` it;
     what is there already is not made again. Linear in the nodes and edges; the graph has no cycles."""
-    todo = [start]
-    while todo:
-        x = todo[-1]
-        missing = [y for y in below(x) if y not in made] if x not in made else []
-        if missing:
-            todo += missing
-            continue
+    for x in operands_first((start,), lambda x: () if x in made else below(x)):
         if x not in made:
             made[x] = make(x)
-        todo.pop()
     return made[start]

@@ -182,7 +182,7 @@ def _casts(module: Module) -> list[tuple[Tensor, Fit]]:
     found: list[tuple[Tensor, Fit]] = []
     for f in module:
         fits = cast_fits(f)
-        sources = {b.var: b.value.args[0].annotation for block in f.blocks for b in block.bindings if b.var in fits}
+        sources = {b.var: b.value.args[0].annotation for b in f.bindings if b.var in fits}
         for var, fit in fits.items():
             source = sources[var]
             if f is not module.main or not isinstance(source, Tensor) or source.shape is None or source.dtype is None:

@@ -169,7 +169,7 @@ class StepPrograms(Programs):
     def region(
         self, function: Function, block: Block, known: Sequence[str], device: str | None = None
     ) -> RegionProgram:
-        values = [b.value for b in block.bindings]
+        values = block.values
         reads = [e for e in postorder(values) if e.op == VAR]
         inside = Function("block", (), (block,), values[0])
         sizes = sorted(missing_sizes(inside, known))
@@ -232,7 +232,7 @@ class StepPrograms(Programs):
 
 def _origin_of(function: Function, bound: Expr) -> str:
     """Of which library call the value is that a `match_cast` checks, as a part of an error."""
-    values = {b.var: b.value for block in function.blocks for b in block.bindings}
+    values = {b.var: b.value for b in function.bindings}
     source = values[bound].args[0]
     while source in values or source.op == TUPLE_GET:
         source = values[source] if source in values else source.args[0]
@@ -364,7 +364,7 @@ class InSteps(Strategy):
         runner, name = self._chosen, self.program.name
         accepted = f"\n  accepted: a call of what optimize returned, {name}(...), outside of jax.jit, grad and vmap"
         for f in runner.module:
-            for b in (b for block in f.blocks for b in block.bindings):
+            for b in f.bindings:
                 if is_data_dependent(b.value):
                     what = b.value.attr("name").rpartition(".")[2]
                     return (

@@ -7,7 +7,7 @@ checker. An axis is empty at some sizes. A law is assumed of nothing here: terms
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -24,6 +24,7 @@ from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.facts import has_fact, with_facts
 from relax_eg.ops.libraries import inline_libraries
 from relax_eg.rules.checking.samples import integers, special
+from relax_eg.rules.pointwise.tables import rounded
 from relax_eg.rules.rule import Instance, Rule
 from relax_eg.tir.substitute import widened
 
@@ -35,7 +36,6 @@ _FEW_POINTS = 4  # limit: draws where an axis is empty or has one element
 _REACH = 12  # chosen: largest draw over the reals, in quarters
 _TIE = 0.25  # chosen: share of draws in which a variable equals an earlier one
 _NEAR_ZERO = 1e-10  # chosen: values below it are rounding errors of zero; draws are multiples of 0.25
-_DIGITS = 1e9  # chosen: values that round to the same multiple of 1/1e9 of a power of two are equal
 _SAME_SIZE = 2  # given: the least size at which axes have several elements
 _FIRST_SIZE = 2  # chosen: sizes of distinct axes count up from it
 _LARGEST_SIZE = 64  # limit: of the first axis, where variables have sizes such as n - 10
@@ -157,10 +157,8 @@ class SamplePoints:
             if self.bits:
                 wide = np.where(np.isnan(v.astype(np.float64)), np.nan, v.astype(np.float64))
                 return np.ascontiguousarray(wide).view(np.int64)
-            rounded = np.where(np.isfinite(v) & (np.abs(v) >= _NEAR_ZERO), v, np.where(np.isfinite(v), 0.0, np.nan))
-            mantissa, exponent = np.frexp(rounded)
-            rounded = np.ldexp(np.round(mantissa * _DIGITS), exponent) + 0.0
-        return np.ascontiguousarray(rounded).view(np.int64)
+            near = np.where(np.isfinite(v) & (np.abs(v) >= _NEAR_ZERO), v, np.where(np.isfinite(v), 0.0, np.nan))
+        return np.ascontiguousarray(rounded(near)).view(np.int64)
 
 
 # The rule of which the draws of special values are made.
@@ -187,6 +185,11 @@ def _sizes(grammar: Grammar) -> list[dict[str, int]]:
     )
 
 
+def in_float64(attributes: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+    """Attributes with float64 in place of other dtypes of floats."""
+    return tuple((k, "float64" if k in ("dtype", "out_dtype") and v and is_float(v) else v) for k, v in attributes)
+
+
 def operand(points: SamplePoints, t: tuple[Any, ...], i: int) -> Expr:
     """The variable for operand number `i` of a use whose values are computed."""
     return var(f"x{i}", points.leaf_type(t))
@@ -196,10 +199,7 @@ def use(points: SamplePoints, form: OperatorForm, params: Sequence[Expr]) -> Exp
     """The use of a form on variables as it is computed at the points: over the reals, tensor programs have float64; a
     library routine is its definition."""
     if not points.bits:
-        attributes = tuple(
-            (k, "float64" if k in ("dtype", "out_dtype") and v and is_float(v) else v) for k, v in form.attributes
-        )
         program = None if form.program is None else widened(form.program)
-        form = replace(form, attributes=attributes, program=program)
+        form = replace(form, attributes=in_float64(form.attributes), program=program)
     (made,) = inline_libraries([form.on(params)])
     return made

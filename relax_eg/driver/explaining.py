@@ -27,7 +27,7 @@ from relax_eg.ir.calls import reachable_functions, without_calls
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.memory.pinned import without_order
-from relax_eg.rules.checking.schema_answers import Values, values_of
+from relax_eg.rules.checking.schema_answers import Values
 from relax_eg.rules.conditions import ValueGuard, key_of
 from relax_eg.rules.facts.parameter_facts import known_facts
 from relax_eg.shapes import Scope
@@ -205,7 +205,7 @@ def _parts(units: Units, search: SearchResult, loops: Sequence[Equation]) -> lis
         found.append(part)
         forms_of_answers = [e.answers.forms for e in part.equations if e.answers is not None]
         for (_, name), values in (item for answers in forms_of_answers for item in answers.items()):
-            known = [values_of(search.functions[name]), *(values_of(f) for f in units.module if f.name == name)]
+            known = [search.functions[name].values, *(f.values for f in units.module if f.name == name)]
             if values is not None and values not in known:
                 forms.setdefault(name, {})[values] = None
     return found[::-1]

@@ -214,8 +214,7 @@ def _price_of_whole(read: Dump, request: BlockRequest) -> Callable[[Sequence[int
     def price(choice: Sequence[int]) -> float:
         values = tuple(read.decode_with_rules(choice)[0])
         if values not in whole.seconds:
-            bindings = tuple(replace(b, value=v) for b, v in zip(block.bindings, values, strict=True))
-            function = Function("block", (), (replace(block, bindings=bindings, dataflow=False),), values[0])
+            function = Function("block", (), (replace(block.with_values(values), dataflow=False),), values[0])
             whole.seconds[values] = [float(function_seconds(function, model, options)) for model in whole.models]
         seconds = whole.seconds[values]
         first[:] = first or seconds

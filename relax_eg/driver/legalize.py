@@ -15,7 +15,7 @@ from relax_eg.egraph import Budget, EGraph, dump
 from relax_eg.extract.selection.select import select
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.heads import CORE
-from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.ops import get
 from relax_eg.rules import RuleSet
@@ -41,13 +41,12 @@ def _legalized(function: Function, scopes: list[Scope], rules: RuleSet, known: M
         if not block.dataflow or not block.bindings:
             blocks.append(block)
             continue
-        roots = [b.value for b in block.bindings]
+        roots = block.values
         with EGraph(roots, rules, scope, _proposed(roots, rules, known)) as egraph:
             egraph.saturate(Budget())
             read = dump(egraph)
         costs = [[_price(c.site.op) for c in row] for row in read.graph.candidates]
-        values = read.decode(select(read.graph, costs).choice)
-        blocks.append(Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))))
+        blocks.append(block.with_values(read.decode(select(read.graph, costs).choice)))
     return replace(function, blocks=tuple(blocks))
 
 

@@ -17,7 +17,7 @@ from relax_eg.backend.family import KERNELS, STEPS, WHOLE, Variant
 from relax_eg.backend.width import width_context
 from relax_eg.contexts import fewer_collections
 from relax_eg.driver.cache import CachedResult, EntryPlace, place_of
-from relax_eg.driver.clock.measured import CandidateProgram, Decision, Entry, Search, check_measurable, time_candidates
+from relax_eg.driver.clock.measured import CandidateProgram, Entry, Search, check_measurable, time_candidates
 from relax_eg.driver.clock.settling import OFF, Settle, SettleMode
 from relax_eg.driver.families import BY_CLOCK, family, nearest_guards
 from relax_eg.driver.limits.limited import fastest_within_limit, smallest_within_time
@@ -40,6 +40,7 @@ from relax_eg.logs import dump as dump_stages
 from relax_eg.logs import dump_folder, log_at, notice_if_long
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes.relation import Bounds
+from relax_eg.traversal import grouped
 
 # chosen: how many times as long as another program one may take that stores a small part. Kernels through Pallas took
 # 1.1 to 2.4 times as long as the model of blocks says (docs/kernels.md), so predictions differ by more.
@@ -322,9 +323,8 @@ def _within_limit(search: Search) -> Variant:
 
 def _measured(search: Search) -> tuple[Variant, ...]:
     """One variant per candidate that was the fastest at some binding."""
-    groups: dict[str, list[Decision]] = {}
-    for d in time_candidates(search, functools.partial(optimized, search)):
-        groups.setdefault(d.candidate.label, []).append(d)
+    timed = time_candidates(search, functools.partial(optimized, search))
+    groups = grouped((d.candidate.label, d) for d in timed)
     compared = [CandidateProgram(e) for e in search.entries]
     variants: list[Variant] = []
     for decisions in groups.values():

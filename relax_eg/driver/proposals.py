@@ -17,10 +17,10 @@ from relax_eg.driver.options import ASSUMED_SIZE, Options
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, CONSTANT, VAR, Expr, fresh_name
 from relax_eg.ir.module import Function, Module
-from relax_eg.rules.checking.schema_answers import Answers, RecordingAnswers, is_one_block
+from relax_eg.rules.checking.schema_answers import Answers, RecordingAnswers
 from relax_eg.rules.schemas import MEMORY, FactsOf, Made, ProgramQueries, Schema
 from relax_eg.shapes import Dim
-from relax_eg.traversal import made_from_below
+from relax_eg.traversal import grouped, made_from_below
 
 Proposal = tuple[Expr, Expr, str]  # a node, an equal expression, the rule
 
@@ -92,10 +92,7 @@ class BlockQueries:
     def __post_init__(self) -> None:
         self._once: dict[Hashable, Any] = {}
         self._known_ahead = {e: str(e.attr("name")) in self.weights for e in self.nodes if e.op == VAR}
-        self._readers: dict[Expr, list[Expr]] = {}
-        for e in self.nodes:
-            for a in e.args:
-                self._readers.setdefault(a, []).append(e)
+        self._readers = grouped((a, e) for e in self.nodes for a in e.args)
 
     def readers(self, e: Expr) -> Sequence[Expr]:
         return self._readers.get(e, ())
@@ -155,7 +152,7 @@ class BlockQueries:
 
 
 def _as_one_block(f: Function | None) -> Function | None:
-    return f if f is not None and is_one_block(f) else None
+    return f if f is not None and f.is_one_block else None
 
 
 def large_bytes(options: Options) -> float:

@@ -41,7 +41,7 @@ from relax_eg.ir.calls import callees_first, reachable_functions
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr, fresh_name, postorder
 from relax_eg.ir.heads import CONTROL
-from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.origin import Origin, Origins, SourceLine
 from relax_eg.ir.outline import outline
 from relax_eg.ir.scopes import scopes_of
@@ -281,13 +281,10 @@ class Units:
             known = DeclaredFacts(self._facts.get(function.name, {}), frozenset(weights | ahead), self.options.is_exact)
             place = (function.name, n)
             forms, new_origins = self._forms(block, place, run, scope, weights, same or set(), once, known, origins)
-            new = [
-                Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))) for values in forms
-            ]
-            blocks.append(new[0])
+            blocks.append(block.with_values(forms[0]))
             origins |= new_origins
-            if len(new) > 1 and len(function.blocks) == 1:
-                outside.append(new[1])
+            if len(forms) > 1 and len(function.blocks) == 1:
+                outside.append(block.with_values(forms[1]))
         all_origins = MappingProxyType(origins)
         if outside:
             self.functions.second[function.name] = replace(function, blocks=tuple(outside), origins=all_origins)
@@ -304,7 +301,7 @@ class Units:
     ) -> tuple[list[list[Expr]], dict[Expr, Origin]]:  # fmt: skip
         """The block's cheapest values; if something is the `same` at every step, also the values that are cheapest when
         what follows from it is nearly free. Then the origins of them all; `origins`: those known before."""
-        name, found, roots = place[0], run.result, [b.value for b in block.bindings]
+        name, found, roots = place[0], run.result, block.values
         is_again, facts = place in self._saturated, known_facts(known.facts, known.exact, scope)
         if not is_again:
             asked = self._alternatives(roots, facts, known.weights, run)

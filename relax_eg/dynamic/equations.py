@@ -39,7 +39,7 @@ from relax_eg.tir import (
     loop_of,
     walk,
 )
-from relax_eg.tir.expr import ReduceKind
+from relax_eg.tir.expr import ReduceKind, joined_by
 from relax_eg.tir.program import dims_of
 from relax_eg.tir.substitute import rebuild, with_parts
 
@@ -334,14 +334,8 @@ def _is_skipped(body: Scalar, var: Dim, extent: Dim, extents: Mapping[Dim, Dim],
     extents."""
     if not (isinstance(body, Select) and isinstance(body.other, Const) and bool(body.other.value == neutral)):
         return False
-    todo = [body.cond]
-    while todo:
-        at = todo.pop()
-        if not isinstance(at, Apply):
-            continue
-        if at.fn == "bitwise_and":
-            todo.extend(at.args)
-        elif at.fn in ("less", "less_equal") and all(isinstance(a, Index) for a in at.args):
+    for at in joined_by(body.cond, "bitwise_and"):
+        if isinstance(at, Apply) and at.fn in ("less", "less_equal") and all(isinstance(a, Index) for a in at.args):
             low, high = (a.dim for a in at.args if isinstance(a, Index))
             if _never(high - low - (1 if at.fn == "less" else 0), var, extent, extents):
                 return True

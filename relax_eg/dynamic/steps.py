@@ -74,7 +74,7 @@ class CapacityPrograms(StepPrograms):
         if device and DeviceMesh.of(device).axes:  # at exact sizes
             return super().region(function, block, known, device)
         exact = super().region(function, block, known)
-        made = _Part(self, function, exact.reads, [b.value for b in block.bindings], exact.run, exact.sizes, device)
+        made = _Part(self, function, exact.reads, block.values, exact.run, exact.sizes, device)
         if not made.is_sized:
             return exact if device is None else RegionProgram(OnDevice(exact.run, device), exact.reads, made.sizes)
         if device is not None:
@@ -124,9 +124,9 @@ class CapacityPrograms(StepPrograms):
 
 def most_of_casts(function: Function) -> Mapping[str, Dim]:
     """Returns the most that each size may be that a `match_cast` of a routine's result names."""
-    values = {b.var: b.value for block in function.blocks for b in block.bindings}
+    values = {b.var: b.value for b in function.bindings}
     found: dict[str, Dim] = {}
-    for b in (b for block in function.blocks if not block.dataflow for b in block.bindings):
+    for b in function.steps:
         if b.value.op != MATCH_CAST or not isinstance(b.value.annotation, Tensor):
             continue
         (source,) = b.value.args

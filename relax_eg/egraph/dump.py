@@ -19,7 +19,7 @@ from relax_eg.ops import Site, call
 from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.shapes import Dim
 from relax_eg.shapes.dim import is_plain
-from relax_eg.traversal import operands_first
+from relax_eg.traversal import grouped, operands_first
 
 _T = TypeVar("_T")
 _Key = tuple[str, tuple[int, ...], tuple[Dim, ...]]  # a node: its opcode's symbol, classes of its operands, its sizes
@@ -104,11 +104,8 @@ class Dump:
         has no candidate left. O(nodes)."""
         graph = self.graph
         gone = set(refused)
-        readers: dict[int, list[tuple[int, int]]] = {}
-        for c, row in enumerate(graph.candidates):
-            for k, candidate in enumerate(row):
-                for child in candidate.children:
-                    readers.setdefault(child, []).append((c, k))
+        places = ((k, (c, i)) for c, row in enumerate(graph.candidates) for i, k in enumerate(row))
+        readers = grouped((child, place) for k, place in places for child in k.children)
         left = [len(row) for row in graph.candidates]
         todo = list(gone)
         while todo:
@@ -145,7 +142,8 @@ def dump(egraph: EGraph) -> Dump:
     UnsoundRuleError if a class has two annotations."""
     tables = egraph.tables()
     dims = _forms_of_sizes(egraph, tables)
-    annotations = _annotations(egraph, tables, dims)
+    one = {egraph.words.dim_at(egraph.engine.integer(r.inputs[0])): dims[r.output] for r in tables["D"]}
+    annotations = _annotations(egraph, tables, dims, one)
     classes: dict[Value, int] = {}
     graph = ExtractionGraph()
 
@@ -181,7 +179,6 @@ def dump(egraph: EGraph) -> Dump:
             where[symbol, children, sizes] = (c, len(graph.candidates[c]))
             graph.candidates[c].append(Candidate(o.op, site, children, len(payloads), made.get(r.inputs, "")))
             payloads.append((o, sizes))
-    one = {egraph.words.dim_at(egraph.engine.integer(r.inputs[0])): dims[r.output] for r in tables["D"]}
     written = _mark_as_written(egraph, graph, classes, where, one)
     class_of = {egraph.engine.integer(r.inputs[0]): classes[r.output] for r in tables["node"]}
     forms: dict[_Key, tuple[Annotation, ...]] = {}
@@ -210,9 +207,10 @@ def _key(egraph: EGraph, e: Expr, class_of: Mapping[int, int], one: Mapping[Dim,
     return opcode.symbol, tuple(class_of[egraph.number[a]] for a in e.args), tuple(one[d] for d in dims)
 
 
-def _annotations(egraph: EGraph, tables: dict[str, list[TableRow]], dims: dict[Value, Dim]) -> dict[Value, Annotation]:
+def _annotations(
+    egraph: EGraph, tables: dict[str, list[TableRow]], dims: dict[Value, Dim], one: Mapping[Dim, Dim]
+) -> dict[Value, Annotation]:
     terms: dict[Value, Annotation] = {}
-    one = {egraph.words.dim_at(egraph.engine.integer(r.inputs[0])): dims[r.output] for r in tables["D"]}
     for r in tables["Other"]:
         terms[r.output] = with_sizes(egraph.words.other_at(egraph.engine.integer(r.inputs[0])), one)
     for rank in range(MAX_RANK + 1):

@@ -43,6 +43,7 @@ from relax_eg.rules.facts.propagation import (
 )
 from relax_eg.rules.matching import Expressions, rank_needed, rest_of
 from relax_eg.shapes import Dim, Scope
+from relax_eg.traversal import grouped
 
 _EXPRESSIONS = Expressions()
 _ORIGINS = ("is_constant", "is_weight")
@@ -200,10 +201,7 @@ class FactBase:
 
     @cached_property
     def _by_op(self) -> dict[str, list[Expr]]:
-        found: dict[str, list[Expr]] = {}
-        for e in self._written:
-            found.setdefault(e.op, []).append(e)
-        return found
+        return grouped((e.op, e) for e in self._written)
 
     @cached_property
     def _read_once(self) -> frozenset[Expr]:
@@ -287,9 +285,7 @@ class FactBase:
 
     def _rules(self, present: Sequence[Opcode], sizes: Mapping[str, int]) -> Iterator[str]:
         """Yields the derivations of maintained facts for the operators that are present, as engine rules."""
-        by_op: dict[str, list[Opcode]] = {}
-        for o in present:
-            by_op.setdefault(o.op, []).append(o)
+        by_op = grouped((o.op, o) for o in present)
         held = {key for key, symbol in self._symbols.items() if sizes.get(symbol, 0)}.union(ANNOTATION_WORDS)
         for n, d in enumerate(derivations()):
             usable = d.fact in self._maintained and (d.exact or not self._declared.exact)

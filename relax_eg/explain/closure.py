@@ -16,6 +16,7 @@ from relax_eg.explain.record import CanonicalSizes, Signature, signature_of
 from relax_eg.explain.steps import CongruenceStep, Equation, Goal, RuleStep, Step
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.shapes import Dim
+from relax_eg.traversal import leaves, made_from_below
 
 # An equation and the index of a pair in it; None for a congruence, where the operands are equal.
 _Reason = tuple[Equation, int] | None
@@ -156,22 +157,15 @@ class Closure:
 
     def goal(self, a: Expr, b: Expr) -> Goal:
         """Returns the steps from `a` to `b`, which must be equal."""
-        root = (self.number[a], self.number[b])
-        todo = [root]
-        while todo:
-            pair = todo[-1]
-            if pair in self._goals:
-                todo.pop()
-                continue
-            path = self._path(*pair)
-            missing = [p for x, y, why in path if why is None for p in self._inner(x, y) if p not in self._goals]
-            if missing:
-                todo += missing
-                continue
-            steps = [(self._step(x, y, why), self.terms[y]) for x, y, why in path]
-            self._goals[pair] = Goal(self.terms[pair[0]], self.terms[pair[1]], steps)
-            todo.pop()
-        return self._goals[root]
+
+        def inner(pair: tuple[int, int]) -> list[tuple[int, int]]:
+            return [p for x, y, why in self._path(*pair) if why is None for p in self._inner(x, y)]
+
+        def made(pair: tuple[int, int]) -> Goal:
+            steps = [(self._step(x, y, why), self.terms[y]) for x, y, why in self._path(*pair)]
+            return Goal(self.terms[pair[0]], self.terms[pair[1]], steps)
+
+        return made_from_below((self.number[a], self.number[b]), inner, made, self._goals)
 
     def _path(self, a: int, b: int) -> list[tuple[int, int, _Reason]]:
         """Returns the edges from `a` to `b`, which are in one tree."""
@@ -217,13 +211,10 @@ class Closure:
 
 def sizes_that_differ(a: Expr, b: Expr) -> list[tuple[Dim, Dim]]:
     """Returns the pairs of sizes that are written differently in the attributes of two nodes of one signature."""
-    found: dict[tuple[Dim, Dim], None] = {}
-    todo: list[tuple[Any, Any]] = [(dict(a.attrs)[k], v) for k, v in b.attrs]
-    while todo:
-        x, y = todo.pop()
-        if isinstance(x, Dim) and isinstance(y, Dim):
-            if x != y:
-                found[x, y] = None
-        elif isinstance(x, tuple) and isinstance(y, tuple):
-            todo += zip(x, y, strict=True)  # type: ignore[reportUnknownArgumentType]
-    return list(found)
+
+    def parts(both: tuple[Any, Any]) -> list[Any] | None:
+        return list(zip(*both, strict=True)) if all(isinstance(x, tuple) for x in both) else None
+
+    values = tuple(dict(a.attrs)[k] for k, _ in b.attrs), tuple(v for _, v in b.attrs)
+    found = ((x, y) for x, y in leaves(values, parts) if isinstance(x, Dim) and isinstance(y, Dim) and x != y)
+    return list(dict.fromkeys(found))

@@ -23,6 +23,7 @@ from relax_eg.rules.format import expression_text
 from relax_eg.rules.matching import Match, Matcher
 from relax_eg.rules.rule import instances
 from relax_eg.shapes import Dim, Proved, Relation, Scope, prove
+from relax_eg.traversal import grouped
 
 _MOST_INSTANCES = 256  # limit: instances of a rule that are tried
 _MOST_ROWS = 8  # limit: nodes of one operator in a class that are tried
@@ -42,10 +43,8 @@ class Graph:
 
     def __init__(self, recording: Recording, written: Sequence[Expr]) -> None:
         self.recording = recording
-        self.rows: dict[int, list[Row]] = {}
-        for (sign, children), c in recording.classes.items():
-            if sign[0] != "leaf":
-                self.rows.setdefault(c, []).append((sign[0], dict(sign[1]), children))
+        classes = ((sign, children, c) for (sign, children), c in recording.classes.items() if sign[0] != "leaf")
+        self.rows = grouped((c, (sign[0], dict(sign[1]), children)) for sign, children, c in classes)
         self.class_of: dict[Expr, int] = {}
         self.expressions: dict[int, Expr] = {}
         self.written: set[int] = set()

@@ -20,8 +20,9 @@ from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.logs import options
 from relax_eg.rules import Schema
-from relax_eg.rules.checking.schema_answers import Batched, ReplayedAnswers, Values, values_of
+from relax_eg.rules.checking.schema_answers import Batched, ReplayedAnswers, Values
 from relax_eg.rules.schemas import FactsOf
+from relax_eg.traversal import grouped
 
 Fail = Callable[[Equation | None, str], ExplanationError]
 
@@ -47,18 +48,16 @@ class Proposals:
     written: dict[str, Function] = field(init=False)
     _forms: dict[str, set[Values]] = field(init=False)
     _functions: dict[str, Function] = field(init=False)
-    _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
+    _readers: dict[Expr, list[Expr]] = field(init=False)
 
     def __post_init__(self) -> None:
         d = self.derivation
         self.written = {f.name: f for f in d.shared}
         self._functions = {**d.functions, **self.written}
-        self._forms = {name: {values_of(f)} for name, f in d.functions.items()}
+        self._forms = {name: {f.values} for name, f in d.functions.items()}
         for p in d.parts:
             self._forms.setdefault(p.function, set()).update(tuple(g.end for g in form) for form in p.forms)
-        for e in self._nodes:
-            for a in e.args:
-                self._readers.setdefault(a, []).append(e)
+        self._readers = grouped((a, e) for e in self._nodes for a in e.args)
 
     @property
     def _nodes(self) -> list[Expr]:

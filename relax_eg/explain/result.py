@@ -11,7 +11,7 @@ from relax_eg.explain.steps import Equation, Goal, equations_of, goals_in_order
 from relax_eg.ir.calls import callees_first, inline_call
 from relax_eg.ir.expr import CALL, FUNCTION, Expr, postorder, rebuild, tuple_
 from relax_eg.ir.heads import with_operands
-from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.origin import Origins
 from relax_eg.rules import RuleSet
 from relax_eg.shapes import Scope
@@ -135,8 +135,7 @@ class Derivation:
 
 def _without_calls(block: Block, made: Mapping[str, Function]) -> Block:
     """Returns `block` with the calls of `made` functions inlined."""
-    values = [b.value for b in block.bindings]
-    if not any(e.op == FUNCTION and e.attr("name") in made for e in postorder(values)):
+    if not any(e.op == FUNCTION and e.attr("name") in made for e in postorder(block.values)):
         return block
 
     def without(e: Expr, args: tuple[Expr, ...]) -> Expr:
@@ -145,5 +144,4 @@ def _without_calls(block: Block, made: Mapping[str, Function]) -> Block:
             return found[0] if len(found) == 1 else tuple_(found)
         return with_operands(e, args)
 
-    rebuilt = rebuild(values, without)
-    return Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, rebuilt, strict=True)), block.dataflow)
+    return block.with_values(rebuild(block.values, without))

@@ -21,6 +21,7 @@ from relax_eg.ops.libraries import instantiate
 from relax_eg.rules import Rule, Schema
 from relax_eg.rules.checking.certificates import status
 from relax_eg.rules.format import expression_text
+from relax_eg.traversal import grouped
 
 _LONGEST_PROGRAM = 14  # limit: lines of a program that is shown in full
 _SHORT_TEXT = 40  # limit: characters of a value that is shown in full
@@ -113,9 +114,7 @@ class Explanation:
                     f"\na rule made something of `{part.function}` in a form that was not chosen for it; that this is "
                     f"the function as written takes {more} step{'' if more == 1 else 's'}, replayed like those below"
                 )
-        parts: dict[str, list[Line]] = {}
-        for line in self.steps:
-            parts.setdefault(line.function, []).append(line)
+        parts = grouped((line.function, line) for line in self.steps)
         for name in parts:
             yield f"\n{name}, as written"
             yield from _program(d.shared[name])

@@ -61,12 +61,8 @@ def numbers_in(expressions: Iterable[Expr]) -> ProgramNumbers:
     axes: set[int] = set()
     for e in expressions:
         axes |= {d.value for d in dims_of(e.annotation) if d.is_const}
-        todo: list[Any] = [v for _, v in e.attrs]
-        while todo:
-            v = todo.pop()
-            if isinstance(v, tuple):
-                todo += v  # type: ignore[reportUnknownVariableType]
-            elif isinstance(v, Dim):
+        for v in leaves(tuple(v for _, v in e.attrs), lambda v: v if isinstance(v, tuple) else None):
+            if isinstance(v, Dim):
                 values |= {v.value} if v.is_const else _numbers_in(v)
             elif isinstance(v, (int, float)):
                 values.add(v)

@@ -67,7 +67,7 @@ def accesses(program: TensorProgram) -> tuple[StageAccess, ...] | None:
 
 
 def _access(made: Stage, buffers: Mapping[str, Buffer]) -> StageAccess:
-    extents: dict[str, Dim] = {str(loop_of(i)): d for i, d in zip(made.indices, made.output.shape, strict=True)}
+    extents = made.loops
     place = {name: axis for axis, name in enumerate(extents)}
     kind = StageKind.POINTWISE
     readings: dict[Reading, None] = {}

@@ -120,7 +120,7 @@ class LeastMemory:
         """The needs of the result of a function. `given`: those of its arguments; `sizes`: of its variables."""
         key = name, tuple(given), tuple(sorted(sizes.items()))
         f = self.functions.get(name)
-        if f is None or name in self._running or len(f.blocks) != 1 or not f.blocks[0].dataflow:
+        if f is None or name in self._running or not f.is_one_block:
             return NOTHING
         if key not in self._made:
             self._running.add(name)
@@ -149,7 +149,7 @@ class LeastMemory:
 
 def _graph_of_text(f: Function) -> ExtractionGraph:
     """A graph in which each expression is the only candidate of its class."""
-    nodes = postorder([b.value for b in f.blocks[0].bindings])
+    nodes = postorder(f.blocks[0].values)
     number = {e: i for i, e in enumerate(nodes)}
     candidates = [[Candidate(e.op, site_of(e), tuple(number[a] for a in e.args), 0)] for e in nodes]
     roots = tuple(number[b.value] for b in f.blocks[0].bindings)

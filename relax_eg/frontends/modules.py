@@ -136,7 +136,7 @@ class PreparedModule(HasArguments):
 
     @property
     def effectful(self) -> bool:
-        return any(not block.dataflow for block in self.module.main.blocks)
+        return bool(self.module.main.steps)
 
 
 class ModuleFingerprint:
@@ -244,7 +244,7 @@ def _array_entry(module: Module, fn: Callable[..., Any], sizes: SymbolicSizes) -
     leaves = iter(var(leaf.name, leaf.annotation) for leaf in arguments.leaves)
     params: list[Expr] = []
     env = {p: _value_of(a, leaves, params) for p, a in zip(main.params, takes, strict=True)}
-    bound = [b for block in main.blocks for b in block.bindings]
+    bound = list(main.bindings)
     if {str(p.attr("name")) for p in params} & {b.name for b in bound}:
         return None
     try:
@@ -387,7 +387,7 @@ class _BlockBuilder:
         self.impure = impure
         self.origins = dict(function.origins)
         self.taken = {str(p.attr("name")) for p in function.params}
-        self.taken |= {b.name for block in function.blocks for b in block.bindings}
+        self.taken |= {b.name for b in function.bindings}
         # From an expression that a step or the result computes inline to the variable that it is bound to.
         self.named: dict[Expr, Expr] = {}
 

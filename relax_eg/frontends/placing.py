@@ -40,7 +40,7 @@ from relax_eg.ir.memory import outputs_of, tensor_bytes
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.placements import device_name
 from relax_eg.ir.steps import calls_value, is_data_dependent, passed_functions, stepped_functions
-from relax_eg.traversal import connected
+from relax_eg.traversal import connected, grouped
 
 TYPICAL = 128  # chosen: elements of a size that is not known; only the ratios of bytes count
 
@@ -84,7 +84,7 @@ def with_copies(module: Module) -> Module:
 
 def _returned_on(f: Function, home: str) -> tuple[str, ...]:
     """The devices of a function's result, one for each field of a tuple: the function's own, or that of a copy."""
-    copies = {b.var: d for block in f.blocks for b in block.bindings if (d := copied_to(b.value)) is not None}
+    copies = {b.var: d for b in f.bindings if (d := copied_to(b.value)) is not None}
     return tuple(copies.get(e, home) for e in (f.result.args if f.result.op == TUPLE else (f.result,)))
 
 
@@ -117,10 +117,7 @@ def _homes(module: Module, declared: Mapping[str, str], usual: str) -> Mapping[s
                 callers[e.attr("name")].add(f.name)
     homes = {module.main.name: usual, **declared}
     waiting = list(homes)
-    named_by: dict[str, list[str]] = {}
-    for g, names in callers.items():
-        for f in names:
-            named_by.setdefault(f, []).append(g)
+    named_by = grouped((f, g) for g, names in callers.items() for f in names)
     while waiting:
         for g in named_by.get(waiting.pop(), ()):
             found = {homes[f] for f in callers[g] if f in homes}
@@ -170,7 +167,7 @@ class _Placement:
         self.home = homes[function.name]
         self.alias: dict[Expr, Expr] = {}  # the value of each variable of a binding
         self.graph = ValueGraph()
-        self.taken = {b.name for block in function.blocks for b in block.bindings}
+        self.taken = {b.name for b in function.bindings}
         self.taken |= {str(p.attr("name")) for p in function.params}
         self.copies: dict[tuple[Expr, str], Expr] = {}
         self.blocks: list[Block] = []
@@ -255,7 +252,7 @@ class _Placement:
     def _own_results(self) -> list[Expr]:
         """The results that callers expect on the device of the function: those that it does not copy."""
         r = self.function.result
-        copies = {b.var for block in self.function.blocks for b in block.bindings if copied_to(b.value) is not None}
+        copies = {b.var for b in self.function.bindings if copied_to(b.value) is not None}
         found = [e for e in (r.args if r.op == TUPLE else (r,)) if e not in copies and is_copied(e.annotation)]
         return [] if self.is_entry else found
 
@@ -322,7 +319,7 @@ class _Placement:
 
     def _dataflow(self, block: Block) -> None:
         """Writes a block as blocks of one device each, with the copies between them."""
-        order = [e for e in postorder([b.value for b in block.bindings]) if e.op not in LEAVES]
+        order = [e for e in postorder(block.values) if e.op not in LEAVES]
         level: dict[Expr, int] = {}
         for e in order:
             own = self.device.get(e, self.home)

@@ -41,11 +41,11 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.heads import with_operands
 from relax_eg.ir.lattice import annotation_clash, join
-from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.module import Function, Module
 from relax_eg.ir.origin import Origin
 from relax_eg.limits import KEPT
 from relax_eg.shapes import Dim
-from relax_eg.traversal import derived, operands_first, reached
+from relax_eg.traversal import derived, leaves, operands_first, reached
 
 # Suffix of a callee's size variables when they appear beside the caller's. No variable name ends in this letter.
 _CALLEE = "\u02c1"
@@ -139,19 +139,22 @@ def call_types(params: Iterable[Annotation], args: Iterable[Annotation], name: s
     """Returns the annotations that the arguments of a call determine for the type parameters of its signature.
     OperatorError where two arguments determine annotations that no value has both of."""
     types: dict[str, Annotation] = {}
-    pairs = list(zip(params, args, strict=False))[::-1]
-    while pairs:
-        wanted, given = pairs.pop()
+    for wanted, given in (pair for both in zip(params, args, strict=False) for pair in leaves(both, _pairs_inside)):
         if isinstance(wanted, TypeVar):
             known = types.get(wanted.name, Never())
             if why := annotation_clash(known, given):
                 raise OperatorError(f"{name}: the type `{wanted.name}` is {known} and also {given}: {why}")
             types[wanted.name] = join(known, given)
-        elif isinstance(wanted, Data) and isinstance(given, Data) and wanted.definition != given.definition:
-            continue
-        elif type(wanted) is type(given) and isinstance(wanted, (Tuple, Data, Ref, Callable)):
-            pairs += list(zip(inside(wanted), inside(given), strict=False))[::-1]
     return types
+
+
+def _pairs_inside(both: tuple[Annotation, Annotation]) -> list[tuple[Annotation, Annotation]] | None:
+    a, b = both
+    if type(a) is not type(b) or not isinstance(a, (Tuple, Data, Ref, Callable)):
+        return None
+    if isinstance(a, Data) and isinstance(b, Data) and a.definition != b.definition:
+        return None
+    return list(zip(inside(a), inside(b), strict=False))
 
 
 def _type_variables(annotation: Annotation) -> set[str]:
@@ -258,7 +261,7 @@ def inline_call(function: Function, args: Sequence[Expr]) -> list[Expr]:
     """
     env = dict(zip(function.params, args, strict=True))
     for block in function.blocks:
-        for b, value in zip(block.bindings, substitute_exprs([b.value for b in block.bindings], env), strict=True):
+        for b, value in zip(block.bindings, substitute_exprs(block.values, env), strict=True):
             env[b.var] = value
     (result,) = substitute_exprs([function.result], env)
     return list(result.args) if result.op == TUPLE else [result]
@@ -281,12 +284,8 @@ def substitute_exprs(
 
 def rebuilt(function: Function, change: abc.Callable[[Expr, tuple[Expr, ...]], Expr]) -> Function:
     """`function` with its expressions rebuilt bottom-up; `change(old, new_args)` returns what replaces a node."""
-    blocks: list[Block] = []
-    for block in function.blocks:
-        values = rebuild([b.value for b in block.bindings], change)
-        bound = (Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))
-        blocks.append(replace(block, bindings=tuple(bound)))
-    return replace(function, blocks=tuple(blocks), result=rebuild([function.result], change)[0])
+    blocks = tuple(block.with_values(rebuild(block.values, change)) for block in function.blocks)
+    return replace(function, blocks=blocks, result=rebuild([function.result], change)[0])
 
 
 def without_calls(module: Module) -> Module:
@@ -299,7 +298,7 @@ def without_calls(module: Module) -> Module:
         if e.op == TUPLE_GET and args[0].op == TUPLE:
             return args[0].args[e.attr("index")]
         callee = done.get(str(args[0].attr("name"))) if e.op == CALL and args[0].op == FUNCTION else None
-        if callee is None or len(callee.blocks) != 1 or not callee.blocks[0].dataflow:
+        if callee is None or not callee.is_one_block:
             return with_operands(e, args)
         sizes = call_sizes([p.annotation for p in callee.params], [a.annotation for a in args[1:]])
         if any(d != Dim.var(v) for v, d in sizes.items()):

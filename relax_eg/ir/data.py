@@ -27,7 +27,7 @@ from relax_eg.ir.annotations import (
     inside,
     with_inside,
 )
-from relax_eg.traversal import reached
+from relax_eg.traversal import made_from_below, reached
 
 _WANTED = 'a constructor and the annotations of its fields, as Cons=("a", "List(a)") of data_type("List(a)", ...)'
 SHOWN_PLACE = 120  # chosen: characters of the place of a value that an error names
@@ -222,24 +222,23 @@ def items_of(value: DataValue) -> list[Any]:
 def map_data(value: Any, leaf: Callable[[Any], Any]) -> Any:
     """Returns `value` with `leaf(x)` for every value `x` in its data and tuples. It may be nested as deeply as memory
     allows; what is shared in it stays shared."""
+    held: dict[int, Any] = {id(value): value}
+
+    def parts(i: int) -> list[int]:
+        v = held[i]
+        inside: tuple[Any, ...] = v.fields if isinstance(v, DataValue) else v if isinstance(v, tuple) else ()  # type: ignore[reportUnknownVariableType]
+        held.update((id(p), p) for p in inside)
+        return [id(p) for p in inside]
+
+    def made(i: int) -> Any:
+        v = held[i]
+        if not isinstance(v, (DataValue, tuple)):
+            return leaf(v)
+        new = tuple([done[p] for p in parts(i)])
+        return DataValue(v.definition, v.index, new) if isinstance(v, DataValue) else new
+
     done: dict[int, Any] = {}
-    stack = [value]
-    while stack:
-        v = stack[-1]
-        parts: tuple[Any, ...] | None = v.fields if isinstance(v, DataValue) else v if isinstance(v, tuple) else None  # type: ignore[reportUnknownVariableType]
-        if id(v) in done or parts is None:
-            if id(v) not in done:
-                done[id(v)] = leaf(v)
-            stack.pop()
-            continue
-        waiting = [p for p in parts if id(p) not in done]
-        if waiting:
-            stack += waiting
-            continue
-        new = tuple(done[id(p)] for p in parts)
-        done[id(v)] = DataValue(v.definition, v.index, new) if isinstance(v, DataValue) else new
-        stack.pop()
-    return done[id(value)]
+    return made_from_below(id(value), parts, made, done)
 
 
 def sizes_in_data(annotation: Annotation) -> set[str]:
@@ -272,27 +271,23 @@ def map_annotated(where: str, a: Annotation, value: Any, convert: Callable[[str,
             found = fields[id(d), index] = tuple(kinds.setdefault(f, f) for f in d.fields(index))
         return found
 
+    held: dict[tuple[int, int], tuple[str, Annotation, Any]] = {(id(value), id(a)): (where, a, value)}
+
+    def parts(key: tuple[int, int]) -> list[tuple[int, int]]:
+        inside = {(id(x), id(b)): (name, b, x) for name, b, x in _parts(*held[key], fields_of) or ()}
+        held.update(inside)
+        return list(inside)
+
+    def made(key: tuple[int, int]) -> Any:
+        place, wanted, v = held[key]
+        inside = _parts(place, wanted, v, fields_of)
+        if inside is None:
+            return convert(place, wanted, v) if isinstance(wanted, Tensor) else v
+        new = tuple([done[id(x), id(b)] for _, b, x in inside])
+        return DataValue(v.definition, v.index, new) if isinstance(v, DataValue) else new
+
     done: dict[tuple[int, int], Any] = {}
-    stack: list[tuple[str, Annotation, Any]] = [(where, a, value)]
-    while stack:
-        place, wanted, v = stack[-1]
-        key = id(v), id(wanted)
-        if key in done:
-            stack.pop()
-            continue
-        parts = _parts(place, wanted, v, fields_of)
-        if parts is None:
-            done[key] = convert(place, wanted, v) if isinstance(wanted, Tensor) else v
-            stack.pop()
-            continue
-        waiting = [p for p in parts if (id(p[2]), id(p[1])) not in done]
-        if waiting:
-            stack += waiting
-            continue
-        new = tuple([done[id(x), id(b)] for _, b, x in parts])
-        done[key] = DataValue(v.definition, v.index, new) if isinstance(v, DataValue) else new
-        stack.pop()
-    return done[id(value), id(a)]
+    return made_from_below((id(value), id(a)), parts, made, done)
 
 
 def _parts(

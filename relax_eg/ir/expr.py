@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +22,7 @@ from relax_eg.errors import OperatorError, UnknownShapeError
 from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple, dims_in, dims_of
 from relax_eg.memo import Interned
 from relax_eg.shapes import Dim
+from relax_eg.traversal import operands_first
 
 # Heads that are not in the operator table.
 VAR = "var"
@@ -367,27 +369,10 @@ def postorder(roots: Iterable[Expr], stop: Callable[[Expr], bool] | None = None)
 
     A node for which `stop(node)` is true is listed, but its operands are not visited.
     """
-    seen: set[Expr] = set()
-    order: list[Expr] = []
-    for root in roots:
-        # The nodes on the way down, each behind the iterator that it came from.
-        way: list[Expr] = []
-        rest: list[Iterator[Expr]] = [iter((root,))]
-        while rest:
-            for e in rest[-1]:
-                if e in seen:
-                    continue
-                seen.add(e)
-                if e.args and (stop is None or not stop(e)):
-                    way.append(e)
-                    rest.append(iter(e.args))
-                    break
-                order.append(e)
-            else:
-                rest.pop()
-                if way:
-                    order.append(way.pop())
-    return order
+    return operands_first(roots, _operands if stop is None else lambda e: () if stop(e) else e.args)
+
+
+_operands: Callable[[Expr], tuple[Expr, ...]] = operator.attrgetter("args")
 
 
 def own_dims(e: Expr) -> tuple[Dim, ...]:

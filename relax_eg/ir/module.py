@@ -8,7 +8,7 @@ effectful calls and `match_cast`s. A module is an ordered set of named functions
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from relax_eg.argument_checks import short_repr
@@ -45,6 +45,15 @@ class Block:
 
     def __deepcopy__(self, memo: Any) -> Block:
         return self
+
+    @property
+    def values(self) -> list[Expr]:
+        """The values of its bindings, in order."""
+        return [b.value for b in self.bindings]
+
+    def with_values(self, values: Iterable[Expr]) -> Block:
+        """The block with other values of its bindings."""
+        return replace(self, bindings=tuple(Binding(b.var, v) for b, v in zip(self.bindings, values, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +97,32 @@ class Function:
     @property
     def cast_variables(self) -> tuple[str, ...]:
         """Names of the size variables that the function's `match_cast`s define, sorted."""
-        steps = [b.value for block in self.blocks if not block.dataflow for b in block.bindings]
-        found = set[str]().union(*(all_sizes(e) for e in steps if e.op == MATCH_CAST))
+        found = set[str]().union(*(all_sizes(b.value) for b in self.steps if b.value.op == MATCH_CAST))
         return tuple(sorted(found - set(self.size_variables)))
+
+    @property
+    def bindings(self) -> tuple[Binding, ...]:
+        """The bindings of all blocks, in order."""
+        return tuple(b for block in self.blocks for b in block.bindings)
+
+    @property
+    def steps(self) -> tuple[Binding, ...]:
+        """The bindings outside dataflow blocks, in order."""
+        return tuple(b for block in self.blocks if not block.dataflow for b in block.bindings)
+
+    @property
+    def values(self) -> tuple[Expr, ...]:
+        """The values of all bindings, in order."""
+        return tuple(b.value for b in self.bindings)
+
+    @property
+    def is_one_block(self) -> bool:
+        """Whether the body is one dataflow block, so that the values of its bindings determine it."""
+        return len(self.blocks) == 1 and self.blocks[0].dataflow
 
     def expressions(self) -> list[Expr]:
         """Returns every expression of the body once, operands first."""
-        return postorder([b.value for block in self.blocks for b in block.bindings] + [self.result])
+        return postorder([*self.values, self.result])
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.logs import stage
 from relax_eg.shapes import Dim
+from relax_eg.traversal import operands_first
 
 SMALLEST_PROGRAM = 256  # chosen: nodes; smaller programs are optimized as a whole
 SMALLEST_BLOCK = 16  # chosen: nodes
@@ -74,7 +75,7 @@ def _outline_block(
     block: Block, fresh: Naming, function: Function, stays: Stays
 ) -> tuple[dict[Expr, Expr], Function] | None:
     """Returns the replacement of each value of `block`, and the function they call; None if nothing repeats."""
-    values = [b.value for b in block.bindings]
+    values = block.values
     order = [e for e in postorder(values) if e.args]
     if len(order) < SMALLEST_PROGRAM:
         return None
@@ -307,26 +308,17 @@ def _replace_with_calls(
     where = {row[k]: (r, i) for r, row in enumerate(rows) for i, k in enumerate(outputs)}
     ref = function_ref(called)
     done: dict[Expr, Expr] = {}
-    values = [b.value for b in block.bindings]
-    for root in values:
-        stack = [root]
-        while stack:
-            e = stack[-1]
-            r, i = where.get(e, (-1, 0))
-            reads = operands[r] if r >= 0 else e.args
-            waiting = [] if e in done else [a for a in reads if a not in done]
-            if waiting:
-                stack += reversed(waiting)
-                continue
-            stack.pop()
-            if e in done:
-                continue
-            args = [done[a] for a in reads]
-            if r < 0:
-                done[e] = node(e.op, args, e.attrs, e.annotation)
-                continue
-            value = call_function(ref, args)
-            done[e] = tuple_get(value, i) if len(outputs) > 1 else value
-            if done[e].annotation != e.annotation:
-                return None
+
+    def reads(e: Expr) -> Sequence[Expr]:
+        return operands[where[e][0]] if e in where else e.args
+
+    for e in operands_first((b.value for b in block.bindings), reads):
+        args = [done[a] for a in reads(e)]
+        if e not in where:
+            done[e] = node(e.op, args, e.attrs, e.annotation)
+            continue
+        value = call_function(ref, args)
+        done[e] = tuple_get(value, where[e][1]) if len(outputs) > 1 else value
+        if done[e].annotation != e.annotation:
+            return None
     return done

@@ -176,7 +176,7 @@ class _Packer:
 
     def function(self, f: Function) -> Any:
         nodes = self.tables["nodes"]
-        values = [x for block in f.blocks for b in block.bindings for x in (b.var, b.value)]
+        values = [x for b in f.bindings for x in (b.var, b.value)]
         for e in postorder([*f.params, *values, f.result], stop=nodes.places.__contains__):
             if e not in nodes.places:
                 args = [nodes.places[a] for a in e.args]

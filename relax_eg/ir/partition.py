@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from relax_eg.ir.annotations import Annotation, Shape, dims_of
 from relax_eg.ir.calls import substitute_exprs
@@ -14,6 +15,7 @@ from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ir.origin import Origins
 from relax_eg.shapes import Dim
+from relax_eg.traversal import leaves
 
 # View operators that XLA fuses into the reader at no cost; storing a copy would only use memory. A transpose is not
 # listed, because the layout rules choose a weight's memory layout.
@@ -54,7 +56,7 @@ def split(function: Function, weights: set[str]) -> Split:
 
 def replace_names(function: Function, names: Mapping[Expr, Expr]) -> tuple[tuple[Block, ...], Expr]:
     """Returns blocks and result of `function` with the expressions in `names` replaced."""
-    values = [b.value for block in function.blocks for b in block.bindings]
+    values = function.values
     *new, result = substitute_exprs([*values, function.result], names)
     made = iter(new)
     blocks = [Block(tuple(Binding(b.var, next(made)) for b in k.bindings), k.dataflow) for k in function.blocks]
@@ -123,7 +125,7 @@ def static_expressions(function: Function, weights: set[str]) -> set[Expr]:
     known = {v for p in chosen for d in dims_of(p.annotation) for v in d.variables}
     static: set[Expr] = set()
     constant: set[Expr] = set()
-    steps = {b.value for block in function.blocks if not block.dataflow for b in block.bindings}
+    steps = {b.value for b in function.steps}
     for e in function.expressions():
         if e.op in (CONSTANT, FUNCTION):
             constant.add(e)
@@ -142,7 +144,7 @@ def frontier(function: Function, static: set[Expr]) -> list[Expr]:
     found: dict[Expr, None] = {}
     readers = [e for e in function.expressions() if e not in static]
     reads = [a for e in readers for a in e.args if a in static]
-    reads += [b.value for block in function.blocks for b in block.bindings if b.value in static]
+    reads += [b.value for b in function.bindings if b.value in static]
     reads += [function.result] if function.result in static else []
     for e in reads:
         while e.op in _VIEWS and e.args[0] in static:
@@ -154,19 +156,12 @@ def frontier(function: Function, static: set[Expr]) -> list[Expr]:
 
 def has_only_sizes(values: Iterable[object], known: set[str]) -> bool:
     """Whether all sizes inside attribute values use only the size variables `known`."""
-    stack = list(values)
-    while stack:
-        value = stack.pop()
-        if isinstance(value, Dim):
-            if not value.variables <= known:
-                return False
-        elif isinstance(value, tuple):
-            stack.extend(value)  # type: ignore[reportUnknownArgumentType]
-        elif isinstance(value, Annotation):
-            stack.extend(dims_of(value))
-        elif _hides_sizes(value):
-            return False
-    return True
+
+    def parts(value: Any) -> Sequence[Any] | None:
+        return dims_of(value) if isinstance(value, Annotation) else value if isinstance(value, tuple) else None
+
+    found = leaves(tuple(values), parts)
+    return all(x.variables <= known if isinstance(x, Dim) else not _hides_sizes(x) for x in found)
 
 
 def _params_named(params: Sequence[Expr], names: set[str]) -> tuple[Expr, ...]:

@@ -119,10 +119,10 @@ class _FunctionText:
         self.lines.append(f"{INDENT}return {self._operand(function.result, self.inline)}")
 
     def _count(self, function: Function) -> None:
-        values = [b.value for block in function.blocks for b in block.bindings]
+        values = function.values
         order = postorder([*values, function.result])
         self.uses.update([*values, function.result])
-        self.taken = {b.name for block in function.blocks for b in block.bindings}
+        self.taken = {b.name for b in function.bindings}
         for e in order:
             self.uses.update(e.args)
             if e.op == heads.VAR:
@@ -177,7 +177,7 @@ class _FunctionText:
         for b in block.bindings:
             if b.value.op != heads.VAR and b.value.annotation == b.var.annotation:
                 own.setdefault(b.value, b.name)
-        values = [b.value for b in block.bindings]
+        values = block.values
         bound = set(values)
         for e in postorder(values):
             if e.op != heads.VAR and (e in bound or not self._stands_in_place(e)):

@@ -60,7 +60,7 @@ def _sites(module: Module) -> dict[str, list[tuple[str, Sequence[Annotation]]]]:
         for e in f.expressions():
             for name, args in called_functions(e):
                 found.setdefault(name, []).append((f.name, args))
-        values = [b.value for block in f.blocks for b in block.bindings]
+        values = f.values
         for e in (*values, f.result):
             if e.op == FUNCTION:  # bound to another name, so it may be called anywhere
                 found.setdefault(e.attr("name"), []).append((f.name, ()))

@@ -18,7 +18,7 @@ from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CLOSURE, COND, FUNCTION, MA
 from relax_eg.ir.heads import BEYOND_TENSORS, MEMORY, REFERENCES
 from relax_eg.ir.host_calls import is_host_call
 from relax_eg.ir.module import Function, Module
-from relax_eg.traversal import reached
+from relax_eg.traversal import grouped, reached
 
 VALUES = "function values"  # stands among the names of functions for those that are called as values
 
@@ -63,9 +63,8 @@ def impure_functions(module: Module) -> frozenset[str]:
     have any."""
     general = general_functions(module)
     found = with_callers(module, lambda f: any(effect_of(e, general) for e in f.expressions())) | general
-    if VALUES in found or found.isdisjoint(passed_functions(module)):
-        return found
-    return with_callers(module, lambda f: f.name in found or any(map(calls_value, f.expressions()))) | {VALUES}
+    is_passed = VALUES not in found and not found.isdisjoint(passed_functions(module))
+    return _with_callers_of_values(module, found) | {VALUES} if is_passed else found
 
 
 def general_functions(module: Module) -> frozenset[str]:
@@ -87,8 +86,12 @@ def general_functions(module: Module) -> frozenset[str]:
     closures = any(e.op == CLOSURE for f in module for e in f.expressions())
     if not found or not (closures or found & passed_functions(module)):
         return found
-    values = with_callers(module, lambda f: f.name in found or any(map(calls_value, f.expressions())))
-    return values | {VALUES}
+    return _with_callers_of_values(module, found) | {VALUES}
+
+
+def _with_callers_of_values(module: Module, found: frozenset[str]) -> frozenset[str]:
+    """The functions `found`, of which some are values, with all that call values, and their callers."""
+    return with_callers(module, lambda f: f.name in found or any(map(calls_value, f.expressions())))
 
 
 def _is_signature(e: Expr) -> bool:
@@ -103,7 +106,7 @@ def passed_functions(module: Module) -> set[str]:
         for e in f.expressions():
             runs = functions_of(e)
             found.update(a.attr("name") for a in e.args if a.op == FUNCTION and a.attr("name") not in runs)
-        roots = [f.result, *(b.value for block in f.blocks for b in block.bindings)]
+        roots = [f.result, *f.values]
         found.update(e.attr("name") for e in roots if e.op == FUNCTION)
     return found
 
@@ -121,15 +124,13 @@ def stepped_functions(module: Module) -> frozenset[str]:
     def is_stepped(function: Function) -> bool:
         if function.name in general:
             return True
-        steps = [b.value for block in function.blocks if not block.dataflow for b in block.bindings]
+        steps = [b.value for b in function.steps]
         if any(_decides(e, asserting) for e in steps):
             return True
         return any(is_data_dependent(e) or is_host_call(e) for e in function.expressions())
 
     found = with_callers(module, is_stepped)
-    if found.isdisjoint(passed_functions(module)):
-        return found
-    return with_callers(module, lambda f: f.name in found or any(map(calls_value, f.expressions())))
+    return found if found.isdisjoint(passed_functions(module)) else _with_callers_of_values(module, found)
 
 
 def _decides(e: Expr, asserting: frozenset[str]) -> bool:
@@ -141,9 +142,5 @@ def _decides(e: Expr, asserting: frozenset[str]) -> bool:
 
 def with_callers(module: Module, holds: Callable[[Function], bool]) -> frozenset[str]:
     """Returns the names of the functions for which `holds`, and of those that name one directly or indirectly."""
-    callers: dict[str, list[str]] = {}
-    for f in module:
-        for e in f.expressions():
-            if e.op == FUNCTION:
-                callers.setdefault(e.attr("name"), []).append(f.name)
+    callers = grouped((str(e.attr("name")), f.name) for f in module for e in f.expressions() if e.op == FUNCTION)
     return frozenset(reached((f.name for f in module if holds(f)), lambda name: callers.get(name, ())))

@@ -51,7 +51,7 @@ def _body(f: Function, given: Mapping[Expr, Expr]) -> _Body:
     """The body of `f` for these values of its parameters."""
     env, steps = dict(given), dict[Expr, Expr]()
     for block in f.blocks:
-        new = substitute_exprs([b.value for b in block.bindings], env) if block.dataflow else None
+        new = substitute_exprs(block.values, env) if block.dataflow else None
         for i, b in enumerate(block.bindings):
             value = new[i] if new is not None else substitute_exprs([b.value], env)[0]
             if block.dataflow or value.op == VAR:

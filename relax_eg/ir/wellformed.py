@@ -36,7 +36,7 @@ from relax_eg.limits import CALL_DEPTH, CALLS, KEPT
 from relax_eg.logs import stage
 from relax_eg.shapes import Binder
 from relax_eg.shapes.relation import read_statement
-from relax_eg.traversal import derived, operands_first
+from relax_eg.traversal import derived, operands_first, reached
 
 
 @stage("check")
@@ -88,13 +88,9 @@ def _check_ends(module: Module) -> None:
 
 def kept_inside(a: Annotation) -> str | None:
     """Returns what a value is or may contain that never leaves a module: "a function", "a mutable cell"; else None."""
-    waiting = [a, *(f for d in data_types_of([a]) for c in d.constructors for f in c.fields)]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, (Callable, Ref)):
-            return "a function" if isinstance(part, Callable) else "a mutable cell"
-        waiting += inside(part)
-    return None
+    starts = [a, *(f for d in data_types_of([a]) for c in d.constructors for f in c.fields)]
+    kept = [part for part in reached(starts, inside) if isinstance(part, (Callable, Ref))]
+    return None if not kept else "a function" if isinstance(kept[0], Callable) else "a mutable cell"
 
 
 def _check_calls(module: Module) -> None:

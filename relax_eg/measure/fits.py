@@ -38,6 +38,11 @@ _STALLED = 4.0  # chosen: factor over the predicted time above which a linear al
 _MOST_RATE = {"float64": 1.0, "int32": 1.0, "float16": 4.0, "bfloat16": 4.0, "int8": 16.0}
 
 
+def _transpose_rate(p: Profile, times: Times) -> float:
+    count = figures.transposed_size(p) ** 2
+    return count / max(times["transposed"] - times["in order"], count / p.cache_bandwidth)
+
+
 def fit_profile(start: Profile, times: Times) -> Profile:
     """The profile that explains `times`; parameters that no figure measures are those of `start`."""
     p = replace(start, dispatch=times["dispatch"], **_overheads(times, figures.CHAINS))
@@ -46,9 +51,7 @@ def fit_profile(start: Profile, times: Times) -> Profile:
     n = figures.vector_size(p)
     p = replace(p, vector_rate=2 * figures.DEPTH * n / _work(p, times["elementwise"], True))
     p = replace(p, **_memory(p, times), **_fresh(p, times))
-    n = figures.transposed_size(p)
-    longer = times["transposed"] - times["in order"]
-    p = replace(p, transpose_rate=n * n / max(longer, n * n / p.cache_bandwidth))
+    p = replace(p, transpose_rate=_transpose_rate(p, times))
     if figures.has_threads(p):
         p = replace(p, **_matmuls(p, times, ""), **_layouts(p, times, ""))
     p = replace(p, matmul_rate=_rates(p, times))
@@ -98,9 +101,7 @@ def fit_few(start: Profile, times: Times) -> Profile:
     vector_rate = 2 * figures.DEPTH * n / _work(p, times["elementwise"], True)
     p = replace(p, vector_rate=vector_rate, tap_rate=p.tap_rate * vector_rate / p.vector_rate)
     p = replace(p, **_memory(p, times))
-    n = figures.transposed_size(p)
-    longer = times["transposed"] - times["in order"]
-    p = replace(p, transpose_rate=n * n / max(longer, n * n / p.cache_bandwidth))
+    p = replace(p, transpose_rate=_transpose_rate(p, times))
     known = [s for s in figures.MATMULS if _matmul_name(s) in times]
 
     def error(at: Mapping[str, float]) -> float:

@@ -18,7 +18,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import rebuilt, substitute_exprs
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, tuple_get
 from relax_eg.ir.heads import CONTROL, CORE, STATIC, with_operands
-from relax_eg.ir.module import Binding, Function, Module
+from relax_eg.ir.module import Function, Module
 from relax_eg.memory.program import StoredValues
 from relax_eg.memory.rematerialization import ArrangementProblem
 from relax_eg.ops import api as op
@@ -67,13 +67,12 @@ def with_order(
         if not made.add(place, step):
             return None
     block = f.blocks[0]
-    values = substitute_exprs([b.value for b in block.bindings], made.current)
+    values = substitute_exprs(block.values, made.current)
     origins = dict(f.origins)
     for old, new in made.origins:
         if old in f.origins:
             origins.setdefault(new, f.origins[old])
-    bindings = tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))
-    return replace(f, blocks=(replace(block, bindings=bindings),), origins=origins)
+    return replace(f, blocks=(block.with_values(values),), origins=origins)
 
 
 class _Pinned:

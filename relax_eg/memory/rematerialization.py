@@ -23,6 +23,7 @@ from relax_eg.memory.liveness import candidates, live_totals
 from relax_eg.memory.program import MemoryProgram, leaves
 from relax_eg.memory.schedule import PlannedStep, Schedule, planned_bytes
 from relax_eg.ops.transfers import Engine, last_end
+from relax_eg.traversal import grouped
 
 _DEPTHS = (0, 1, 2, 3, 5, 8, 13)  # chosen: how far back values are computed again, in steps
 _LOWER = 0.9  # chosen: the peak is lowered by that share at a time
@@ -298,9 +299,7 @@ def _proposals(problem: ArrangementProblem, now: Timeline, limit: int) -> list[A
     above = [0]  # how many of the first runs are above the limit
     for n in now.needed:
         above.append(above[-1] + (n > limit))
-    versions: dict[int, list[int]] = {}
-    for v, made in now.events:
-        versions.setdefault(v, []).append(made)
+    versions = grouped(now.events)
 
     def version(v: int, place: int) -> int:
         """The run that made the value `v` as the run at `place` reads it."""

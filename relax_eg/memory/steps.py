@@ -39,7 +39,7 @@ from relax_eg.ops.fused import VIEWS, viewed_value
 from relax_eg.ops.transfers import ON_HOST
 from relax_eg.shapes import Dim, dim_max
 from relax_eg.tir import Read, Stage, TensorProgram, walk
-from relax_eg.traversal import reached
+from relax_eg.traversal import operands_first, reached
 
 # In-place operands of a kernel: the operands over which an output may be written.
 
@@ -226,15 +226,7 @@ class _Tracer:
     def _visit(self, root: Expr, frame: _Frame, name: str | None = None) -> None:
         """Adds the values of `root` and of all that it needs to the frame. `name`: the variable that it is bound to."""
         env, calls = frame.env, frame.calls
-        todo = [root]
-        while todo:
-            e = todo[-1]
-            needs = () if e in env else self._needs(e)
-            missing = [a for a in needs if a not in env]
-            if missing:
-                todo += reversed(missing)
-                continue
-            todo.pop()
+        for e in operands_first((root,), lambda e: () if e in env else self._needs(e)):
             if e in env:
                 continue
             if e.op == heads.TUPLE:
@@ -369,7 +361,7 @@ class _Tracer:
 
 def _bound_values(f: Function) -> frozenset[Expr]:
     """The values of the bindings and the result of a function, through tuples."""
-    values = (f.result, *(b.value for block in f.blocks for b in block.bindings))
+    values = (f.result, *f.values)
     fields = reached(map(viewed_value, values), lambda e: map(viewed_value, e.args) if e.op in heads.TUPLES else ())
     return frozenset(fields)
 

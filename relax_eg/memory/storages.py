@@ -17,6 +17,7 @@ from relax_eg.memory.placement import Place, Storage, StorageLayout
 from relax_eg.memory.program import MemoryProgram
 from relax_eg.memory.proofs import Reuse, SizeComparison, SizeProofs
 from relax_eg.shapes import Dim
+from relax_eg.traversal import grouped
 
 # Which storages a value may take over: "elements" (XLA's donation): the same number of elements of the same itemsize;
 # "dtype": equal bytes and dtype; "bytes": equal bytes; "fits": at least as many bytes.
@@ -52,11 +53,8 @@ def greedy(live: Liveness, sizes: SizeProofs) -> StorageLayout:
 def _assign_storages(program: MemoryProgram, lifetimes: Iterable[Lifetime], pool: _Pool) -> StorageLayout:
     """The layout in which each lifetime takes a storage of `pool`. At each step, first the lifetimes that begin take
     storages, then the lifetimes that end free theirs."""
-    begin: dict[int, list[Lifetime]] = {}
-    end: dict[int, list[Lifetime]] = {}
-    for x in lifetimes:
-        begin.setdefault(x.start, []).append(x)
-        end.setdefault(x.end, []).append(x)
+    lifetimes = list(lifetimes)
+    begin, end = grouped((x.start, x) for x in lifetimes), grouped((x.end, x) for x in lifetimes)
     places: dict[int, Place] = {}
     for s in program.steps:
         for x in begin.get(s.number, ()):

@@ -15,6 +15,7 @@ from relax_eg.memory.program import MemoryProgram, Step, Value, equations_of
 from relax_eg.ops.fused import ProgramUse
 from relax_eg.shapes import Dim, ceildiv
 from relax_eg.tir import Buffer, Read, Reduce, Stage, walk
+from relax_eg.traversal import grouped
 
 TemporarySource = Literal["measured", "estimated", "none"]
 
@@ -108,10 +109,8 @@ def _internal_bytes(placed: ProgramUse, sizes: Mapping[str, Dim], at: Mapping[st
     read for the last time."""
     program = placed.program
     stages = {stage.output.name: n for n, stage in enumerate(program.stages)}
-    readers: dict[str, list[int]] = {}
-    for n, stage in enumerate(program.stages):
-        for name in dict.fromkeys(t.buffer for t in walk(stage.value) if isinstance(t, Read) if t.buffer in stages):
-            readers.setdefault(name, []).append(n)
+    reads = [{t.buffer for t in walk(stage.value) if isinstance(t, Read)} for stage in program.stages]
+    readers = grouped((name, n) for n, names in enumerate(reads) for name in stages if name in names)
     apart = {*program.outputs, *program.workspaces, *program.lifted}
     stored = {
         name for name, n in stages.items()

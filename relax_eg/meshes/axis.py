@@ -22,6 +22,7 @@ from relax_eg.meshes.axis_program import AxisProgram
 from relax_eg.meshes.choices import AxisChoice, ChosenWay, Demands
 from relax_eg.meshes.descent import Descent
 from relax_eg.meshes.strategies import SplitStrategy
+from relax_eg.traversal import grouped
 
 _GAP = 5e-3  # limit: prices are not accurate to a thousandth
 _NODES = 2000  # limit: nodes of one search of HiGHS
@@ -71,9 +72,7 @@ class AxisSearch(AxisPrices):
     def whole(self, demands: Demands) -> AxisChoice:
         """The choice that splits only what has to be split: every value is computed as on one device."""
         program, found = self.program, AxisChoice()
-        tied: dict[int, list[int]] = {}
-        for a, b in program.tied:
-            tied.setdefault(a, []).append(b)
+        tied = grouped(program.tied)
         stack = [*program.outputs, *program.inputs]
         while stack:
             v = stack[-1]

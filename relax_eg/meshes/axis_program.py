@@ -14,6 +14,7 @@ from relax_eg.meshes.axis_prices import AxisPrices, cost_of
 from relax_eg.meshes.choices import AxisChoice, ChosenWay, Demands
 from relax_eg.meshes.program import any_part
 from relax_eg.meshes.strategies import SplitStrategy
+from relax_eg.traversal import grouped
 
 EPSILON = 1e-9  # chosen: seconds: least price of a choice, so that nothing useless is chosen
 
@@ -60,10 +61,8 @@ class AxisProgram(LinearProgram):
             self.handed.append({p: self._column(0.0) for p in parts if given is None or p == given})
             handed[v, given] = self.handed[-1]
         self.integers = list(range(len(self.seconds)))
-        self.made: list[dict[Part, list[int]]] = [{} for _ in program.values]
+        self.made = [grouped((c.strategy.result, i) for i, c in mine) for mine in self.computed]
         for v, mine in enumerate(self.computed):
-            for i, c in mine:
-                self.made[v].setdefault(c.strategy.result, []).append(i)
             if mine:
                 least = 1.0 if v in inputs else 0.0  # an input that nothing reads has a placement too
                 self.row([i for i, _ in mine], [1.0] * len(mine), least, 1.0)
@@ -194,9 +193,7 @@ class AxisProgram(LinearProgram):
             if best is not None and columns[best[0]] > 0.5:  # given: integers, but for rounding
                 picked[v] = best[1]
         found = AxisChoice()
-        tied: dict[int, list[int]] = {}
-        for a, b in (*program.tied, *self.demands.state):
-            tied.setdefault(a, []).append(b)
+        tied = grouped((*program.tied, *self.demands.state))
         work: list[tuple[int, Part]] = []
         states = {b: a for a, b in self.demands.state}
         for position, (v, handed) in enumerate(zip(program.outputs, self.handed, strict=True)):

@@ -74,7 +74,7 @@ def _microbatched(module: Module, scan: Expr, pieces: int) -> MicrobatchedScan |
     p = group_arguments(SCAN, scan.args, dict(scan.attrs))
     body = module[str(p.functions[0].attr("name"))]
     shapes = [x.annotation.shape if isinstance(x.annotation, Tensor) else None for x in p.carry]
-    if not shapes or len(body.blocks) != 1 or not body.blocks[0].dataflow:
+    if not shapes or not body.is_one_block:
         return None
     for d in range(2):  # a batch is the first axis, or the second, after time
         batches = {s[d] if s is not None and len(s) > d else None for s in shapes}

@@ -57,7 +57,7 @@ class FunctionGraph:
 
     def fields(self) -> list[tuple[str, int]] | None:
         """The results: each a class ("class", c) or a parameter ("parameter", i). None for results of another form."""
-        bindings = [b for block in self.function.blocks for b in block.bindings]
+        bindings = list(self.function.bindings)
         classes = {b.var: c for b, c in zip(bindings, self.graph.roots, strict=True)}
         result, params = self.function.result, self.function.params
         found: list[tuple[str, int]] = []

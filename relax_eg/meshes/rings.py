@@ -27,7 +27,7 @@ from relax_eg.meshes.program import SpreadProgram
 from relax_eg.meshes.strategies import Ring
 from relax_eg.ops import api as op
 from relax_eg.shapes import Dim
-from relax_eg.traversal import reached
+from relax_eg.traversal import grouped, reached
 
 Numbers = np.ndarray[Any, Any]
 Built = tuple[Expr, Function]
@@ -47,10 +47,7 @@ def add_rings(program: SpreadProgram, mesh: DeviceMesh, profile: Profile) -> Non
     if not large:
         return
     inside = program.read_inside()
-    readers: dict[int, set[int]] = {}
-    for v, children in enumerate(inside):
-        for c in children:
-            readers.setdefault(c, set()).add(v)
+    readers = grouped((c, v) for v, children in enumerate(inside) for c in children)
     carried, handed = {p for p, _ in program.tied}, {v for _, v in program.tied}
     # What depends on a matmul, of this step of a loop or of the one before; and what one waits for, or the next step.
     late = reached(large | carried, lambda v: readers.get(v, ()))

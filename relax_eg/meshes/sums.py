@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from relax_eg.ir.placements import PARTIAL_SUM
 from relax_eg.meshes.program import SpreadProgram, ValueWay
 from relax_eg.meshes.strategies import SplitStrategy
-from relax_eg.traversal import reached
+from relax_eg.traversal import grouped, reached
 
 JOINED = 30 << 20  # given: bytes of sums that XLA sends as one (`xla_gpu_all_reduce_combine_threshold_bytes`)
 _SMALLER = 2.0  # limit: how much smaller than a partial sum what is made of it has to be for it to wait
@@ -25,10 +25,7 @@ def drop_useless_sums(program: SpreadProgram) -> None:
     """Drops the strategies that pass partial sums where none comes about, or where nothing is gained by it: neither
     there nor further on are two of them summed up, or is one made smaller."""
     values = program.values
-    readers: dict[int, list[int]] = {}
-    for v, value in enumerate(values):
-        for c in {c for w in value.ways for c in w.children}:
-            readers.setdefault(c, []).append(v)
+    readers = grouped((c, v) for v, value in enumerate(values) for c in {c for w in value.ways for c in w.children})
 
     def summed(way: ValueWay, s: SplitStrategy) -> set[int]:
         """The operands that come as partial sums."""

@@ -19,7 +19,7 @@ def resized(f: Function, sizes: dict[str, Dim], functions: Mapping[str, Function
 
     `functions`: the functions that have new signatures.
     """
-    lines = [e for block in f.blocks for b in block.bindings for e in (b.var, b.value)]
+    lines = [e for b in f.bindings for e in (b.var, b.value)]
     new = resized_exprs([*f.params, *lines, f.result], sizes, functions)
     blocks = tuple(Block(tuple(Binding(new[b.var], new[b.value]) for b in x.bindings), x.dataflow) for x in f.blocks)
     origins = MappingProxyType({new.get(e, e): origin for e, origin in f.origins.items()})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from relax_eg.traversal import operands_first
+from relax_eg.traversal import grouped, operands_first
 
 # chosen: pixels: width of a letter, height of a row, gap between boxes, gap between layers
 LETTER, LINE, GAP, BETWEEN = 7.0, 17.0, 18.0, 46.0
@@ -131,12 +131,8 @@ def _to_svg(p: Picture) -> Markup:
     boxes = {b.number: b for b in p.boxes}
     layers = _layers(p.boxes)
     sizes = {c: _size(b) for c, b in boxes.items()}
-    readers: dict[int, list[int]] = {}
-    below: dict[int, list[int]] = {}
-    for b in p.boxes:
-        for r in {r for n in b.nodes for r in n.reads if r in boxes and r != b.number}:
-            readers.setdefault(r, []).append(b.number)
-            below.setdefault(b.number, []).append(r)
+    reads = sorted({(b.number, r) for b in p.boxes for n in b.nodes for r in n.reads if r in boxes and r != b.number})
+    readers, below = grouped((r, c) for c, r in reads), grouped(reads)
     x = _places(layers, sizes, readers, below)
     width = max((x[c] + sizes[c][0] / 2 for c in boxes), default=100.0) + GAP
     y: dict[int, float] = {}

@@ -16,6 +16,7 @@ from relax_eg.extract.report import Crossover, Curve, DeviceRow, Series
 from relax_eg.figures import si, time
 from relax_eg.reports.align import Column
 from relax_eg.reports.roofline import kernel_roofline, roofline
+from relax_eg.traversal import grouped
 
 # Curves of cost over a size, from reports at several bindings of sizes. Nothing is priced again.
 
@@ -238,9 +239,7 @@ def growth_plot(columns: Sequence[tuple[int, Column]]) -> Markup | None:
     """A plot of the e-nodes of the largest e-graph of each search, by round. None if no search has two rounds."""
     lines: list[tuple[int, str, list[int]]] = []
     for i, c in columns:
-        by: dict[str, list[int]] = {}
-        for r in c.report.growth:
-            by.setdefault(r.function, []).append(r.nodes)
+        by = grouped((r.function, r.nodes) for r in c.report.growth)
         if by:
             lines.append((i, c.label, max(by.values(), key=max)))
     if not lines or max(len(nodes) for _, _, nodes in lines) < 2:

@@ -145,7 +145,7 @@ class ModuleAnswers:
 
     def best(self, name: str, outside: bool = False) -> Function | None:
         found = self.functions.get(name)
-        return found if found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow else None
+        return found if found is not None and found.is_one_block else None
 
     def as_written(self, name: str) -> Function | None:
         return self.best(name)

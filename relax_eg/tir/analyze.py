@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from relax_eg.dtypes import itemsize, kind
 from relax_eg.shapes import Dim, dim_min
@@ -27,6 +28,7 @@ from relax_eg.tir.expr import (
 from relax_eg.tir.functions import FUNCTIONS
 from relax_eg.tir.program import Buffer, Stage, TensorProgram
 from relax_eg.tir.scans import plainly_nonnegative
+from relax_eg.traversal import grouped, reached
 
 _ONE, _ZERO = Dim.of(1), Dim.of(0)
 
@@ -144,17 +146,12 @@ def is_multiply_add(made: Stage, term: Scalar) -> bool:
 
 def factors_of(expr: Scalar) -> list[Scalar]:
     """Returns the distinct factors of a product in order, looking through casts around products."""
-    factors: list[Scalar] = []
-    todo, seen = [expr], {expr}
-    while todo:
-        at = todo.pop()
-        if not isinstance(at, Cast) and not (isinstance(at, Apply) and at.fn == "multiply"):
-            factors.append(at)
-            continue
-        fresh = [child for child in at.children if child not in seen]
-        seen.update(fresh)
-        todo.extend(reversed(fresh))
-    return factors
+
+    def parts(at: Scalar) -> Sequence[Scalar]:
+        is_inside = isinstance(at, Cast) or (isinstance(at, Apply) and at.fn == "multiply")
+        return at.children[::-1] if is_inside else ()
+
+    return [at for at in reached((expr,), parts) if not parts(at)]
 
 
 # --- counts ---
@@ -191,12 +188,11 @@ def count(program: TensorProgram) -> Counts:
     select are bounded by the buffer.
     """
     flops = sum((stage_flops(made) for made in program.stages), _ZERO)
-    touched: dict[str, list[tuple[tuple[IndexValue, ...], Dim]]] = {}
-    for made in program.stages:
-        loops = {str(loop_of(index)): size for index, size in zip(made.indices, made.output.shape, strict=True)}
-        for term, bound, guarded in scoped_reads(made.value, loops):
-            elements = _touched_elements(term, program.buffers[term.buffer], bound, guarded)
-            touched.setdefault(term.buffer, []).append((term.indices, elements))
+    reads = (read for made in program.stages for read in scoped_reads(made.value, made.loops))
+    touched = grouped(
+        (term.buffer, (term.indices, _touched_elements(term, program.buffers[term.buffer], bound, guarded)))
+        for term, bound, guarded in reads
+    )
     sources = (*program.inputs, *(program.buffers[name] for name in program.workspaces))
     read = sum((_read_bytes(buffer, touched.get(buffer.name, [])) for buffer in sources), _ZERO)
     outputs = (program.buffers[name] for name in (*program.outputs, *program.workspaces))
@@ -218,8 +214,7 @@ def product(dims: Iterable[Dim]) -> Dim:
 def stage_flops(made: Stage) -> Dim:
     """Returns the flops of one stage. A function is computed once per value of the loop variables it depends on.
     Positions at which a buffer is read, and whether they are in range, are no flops."""
-    loops = {str(loop_of(index)): size for index, size in zip(made.indices, made.output.shape, strict=True)}
-    total = _ZERO
+    loops, total = made.loops, _ZERO
     seen: set[tuple[Scalar, frozenset[str]]] = set()
     todo: list[tuple[Scalar, dict[str, Dim]]] = [(made.value, loops)]
     while todo:
@@ -250,21 +245,16 @@ def _is_read_in_range(term: Scalar) -> bool:
 
 def scoped_reads(value: Scalar, loops: dict[str, Dim]) -> Iterator[tuple[Read, dict[str, Dim], bool]]:
     """Yields every read with the loops around it and whether a select may skip it."""
-    seen: set[tuple[Scalar, frozenset[str], bool]] = set()
-    todo: list[tuple[Scalar, dict[str, Dim], bool]] = [(value, loops, False)]
-    while todo:
-        term, scope, guarded = todo.pop()
-        key = (term, frozenset(scope), guarded)
-        if key in seen:
-            continue
-        seen.add(key)
-        if isinstance(term, Read):
-            yield term, scope, guarded
+
+    def inside(at: tuple[Scalar, frozenset[tuple[str, Dim]], bool]) -> list[Any]:
+        term, scope, guarded = at
         if isinstance(term, Reduce):
-            scope = scope | {str(loop_of(var)): extent for var, extent in term.over}
-        for child in term.children:
-            skipped = isinstance(term, Select) and child is not term.cond
-            todo.append((child, scope, guarded or skipped))
+            scope |= {(str(loop_of(var)), extent) for var, extent in term.over}
+        return [(c, scope, guarded or (isinstance(term, Select) and c is not term.cond)) for c in term.children]
+
+    for term, scope, guarded in reached([(value, frozenset(loops.items()), False)], inside):
+        if isinstance(term, Read):
+            yield term, dict(scope), guarded
 
 
 def _touched_elements(read: Read, buffer: Buffer, loops: dict[str, Dim], guarded: bool) -> Dim:

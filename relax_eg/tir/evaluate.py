@@ -20,11 +20,11 @@ from relax_eg.errors import BoundsError, ShapeError
 from relax_eg.limits import FEW_KEPT, MANY_KEPT
 from relax_eg.shapes import Dim
 from relax_eg.tir.exact import UNDEFINED, to_exact, uninterpreted_value
-from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of
+from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, joined_by, loop_of
 from relax_eg.tir.functions import FUNCTIONS, REDUCTIONS, Array, exact_function, identity, widen
 from relax_eg.tir.program import Stage, TensorProgram
 from relax_eg.tir.text import index_text
-from relax_eg.traversal import leaves, operands_first
+from relax_eg.traversal import operands_first
 
 # Sizes and casts on numpy arrays, typed and exact; used by the evaluator of tensor programs.
 
@@ -453,4 +453,4 @@ def _parts(expr: Scalar) -> tuple[Scalar, ...]:
 
 def _factors(expr: Scalar) -> list[Scalar]:
     """Returns the factors of a product in order. Stops at 8, because a power of a product has any number of factors."""
-    return leaves(expr, lambda x: x.args if isinstance(x, Apply) and x.fn == "multiply" else None, 8)
+    return joined_by(expr, "multiply", most=8)

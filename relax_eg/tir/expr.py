@@ -10,6 +10,7 @@ number or a `Dim` beside a Scalar takes the Scalar's dtype.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
@@ -23,6 +24,7 @@ from relax_eg.limits import FEW_KEPT, MANY_KEPT
 from relax_eg.memo import Interned
 from relax_eg.shapes import Dim
 from relax_eg.tir.functions import FUNCTIONS
+from relax_eg.traversal import leaves
 
 _LOOP_MARK = "\u00b7"  # a middle dot: valid in a Dim's variable name, but not used in size names
 INDEX_DTYPE = "int64"
@@ -392,6 +394,12 @@ def walk(expr: Scalar) -> Iterator[Scalar]:
             if child not in seen:
                 seen.add(child)
                 todo.append(child)
+
+
+def joined_by(expr: Scalar, *names: str, most: float = math.inf) -> list[Scalar]:
+    """Returns the terms that functions of these names join, in order: factors of a product, conditions that hold
+    together. `most`: as in `traversal.leaves`."""
+    return leaves(expr, lambda x: x.args if isinstance(x, Apply) and x.fn in names else None, most)
 
 
 def scalar(value: ScalarLike, dtype: str) -> Scalar:

@@ -38,6 +38,7 @@ from relax_eg.tir.expr import (
 )
 from relax_eg.tir.scans import Scan, scans_of
 from relax_eg.tir.text import constant_text, index_text, named_text, scalar_text
+from relax_eg.traversal import reached
 
 INDENT = "    "
 
@@ -82,6 +83,11 @@ class Stage:
     def scans(self) -> tuple[Scan, ...]:
         """The axes along which the stage reads its own output, outermost first; () if it does not."""
         return scans_of(self.output.name, self.indices, self.value)
+
+    @property
+    def loops(self) -> dict[str, Dim]:
+        """The extents of the loops over the output, by the names of their variables."""
+        return {str(loop_of(i)): size for i, size in zip(self.indices, self.output.shape, strict=True)}
 
     def __getitem__(self, indices: IndexValue | int | tuple[IndexValue | int, ...]) -> Read:
         """Returns a read of the stage's output, for a later stage."""
@@ -263,10 +269,12 @@ def _check_stage(program: str, made: Stage, written: dict[str, Buffer], later: s
 
 def _check_terms(where: str, value: Scalar, outer: frozenset[str], written: dict[str, Buffer], later: set[str]) -> None:
     """Checks every term of `value` with the loop variables `outer` bound."""
-    first = (value, outer)
-    todo, seen = [first], {first}
-    while todo:
-        term, bound = todo.pop()
+
+    def inside(at: tuple[Scalar, frozenset[str]]) -> list[tuple[Scalar, frozenset[str]]]:
+        term, bound = at
+        return [(c, bound | term.bound if isinstance(term, Reduce) else bound) for c in reversed(term.children)]
+
+    for term, bound in reached([(value, outer)], inside):
         if isinstance(term, Reduce):
             for var, extent in term.over:
                 name = index_text(var)
@@ -280,9 +288,6 @@ def _check_terms(where: str, value: Scalar, outer: frozenset[str], written: dict
                 raise ShapeError(f"{where}: the loop variable {index_text(Dim.var(name))} is not bound")
         if isinstance(term, Read):
             _check_read(where, term, written, later)
-        fresh = [(child, bound) for child in term.children if (child, bound) not in seen]
-        seen.update(fresh)
-        todo.extend(reversed(fresh))
 
 
 def _check_read(where: str, read: Read, written: dict[str, Buffer], later: set[str]) -> None:

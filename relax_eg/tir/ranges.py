@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from relax_eg.errors import BoundsError
 from relax_eg.shapes import Dim, Proved, Refuted, Relation, Scope, prove
@@ -12,6 +13,7 @@ from relax_eg.tir.expr import Apply, Const, Index, Read, Reduce, Scalar, Select,
 from relax_eg.tir.functions import FUNCTIONS
 from relax_eg.tir.program import Buffer, TensorProgram
 from relax_eg.tir.text import index_text
+from relax_eg.traversal import reached
 
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _RELATION = {f.name: f.symbol for f in FUNCTIONS.values() if f.symbol in _OPPOSITE}
@@ -40,8 +42,7 @@ def obligations(program: TensorProgram) -> list[str]:
     """
     found: dict[str, None] = {}
     for made in program.stages:
-        loops = {str(loop_of(i)): size for i, size in zip(made.indices, made.output.shape, strict=True)}
-        for finding in out_of_range(made.value, loops, program.buffers):
+        for finding in out_of_range(made.value, made.loops, program.buffers):
             found[f"{made.output.name}: {finding.text}"] = None
     return list(found)
 
@@ -49,25 +50,23 @@ def obligations(program: TensorProgram) -> list[str]:
 def out_of_range(value: Scalar, loops: Mapping[str, Dim], buffers: Mapping[str, Buffer]) -> Iterator[Finding]:
     """Yields the indices of reads in `value` that are not proved in range. `loops`: extents of the loops around
     `value`."""
-    todo: list[tuple[Scalar, dict[str, Dim], tuple[Relation, ...], bool]] = [(value, dict(loops), (), True)]
-    seen: set[tuple[Scalar, frozenset[str], tuple[str, ...], bool]] = set()
-    while todo:
-        term, scope, known, certain = todo.pop()
-        key = (term, frozenset(scope), tuple(map(str, known)), certain)
-        if key in seen:
-            continue
-        seen.add(key)
-        if isinstance(term, Read):
-            yield from _check_read(term, buffers[term.buffer], scope, known, certain)
+
+    def inside(at: tuple[Scalar, frozenset[tuple[str, Dim]], tuple[Relation, ...], bool]) -> list[Any]:
+        term, scope, known, certain = at
         if isinstance(term, Reduce):
-            scope = scope | {str(loop_of(var)): extent for var, extent in term.over}
-        if isinstance(term, Select):
-            yes, no = _relations(term.cond)
-            todo.append((term.other, scope, (*known, *(no or ())), certain and no is not None))
-            todo.append((term.then, scope, (*known, *(yes or ())), certain and yes is not None))
-            todo.append((term.cond, scope, known, certain))
-        else:
-            todo.extend((child, scope, known, certain) for child in reversed(term.children))
+            scope |= {(str(loop_of(var)), extent) for var, extent in term.over}
+        if not isinstance(term, Select):
+            return [(child, scope, known, certain) for child in reversed(term.children)]
+        yes, no = _relations(term.cond)
+        return [
+            (term.other, scope, (*known, *(no or ())), certain and no is not None),
+            (term.then, scope, (*known, *(yes or ())), certain and yes is not None),
+            (term.cond, scope, known, certain),
+        ]
+
+    for term, scope, known, certain in reached([(value, frozenset(loops.items()), (), True)], inside):
+        if isinstance(term, Read):
+            yield from _check_read(term, buffers[term.buffer], dict(scope), known, certain)
 
 
 def margins(program: TensorProgram) -> list[Dim]:
@@ -78,8 +77,7 @@ def margins(program: TensorProgram) -> list[Dim]:
     """
     found: dict[Dim, None] = {}
     for made in program.stages:
-        loops = {str(loop_of(i)): size for i, size in zip(made.indices, made.output.shape, strict=True)}
-        for read, scope, guarded in scoped_reads(made.value, loops):
+        for read, scope, guarded in scoped_reads(made.value, made.loops):
             for index, size in zip(read.indices, program.buffers[read.buffer].shape, strict=True):
                 if not guarded and isinstance(index, Dim) and scope.get(loop_of(index) or "") != size:
                     found |= dict.fromkeys(d for d in _margins(index, size, scope) if not d.is_const)

@@ -21,6 +21,7 @@ from relax_eg.tir.expr import (
     ReduceKind,
     Scalar,
     Select,
+    joined_by,
     loop_of,
     walk,
 )
@@ -242,7 +243,7 @@ def _unguarded(program: TensorProgram, along: int | str, found: dict[str, Window
             return None
         at, size = term.then.indices[w.axis], program.buffers[term.then.buffer].shape[w.axis]
         ends = (less_equal(Index(Dim.of(0)), Index(at)), less(Index(at), Index(size))) if isinstance(at, Dim) else ()
-        kept = [c for c in _conjuncts(term.cond) if c not in ends]
+        kept = [c for c in joined_by(term.cond, "bitwise_and", "logical_and") if c not in ends]
         if any(name in c.free for c in kept):
             return None
         for cond in reversed(kept):
@@ -257,12 +258,6 @@ def _unguarded(program: TensorProgram, along: int | str, found: dict[str, Window
         value = without(whole)
     reads = (t for t in walk(whole) if isinstance(t, Read) and t.buffer in found)
     return value if all(name in t.free for t in reads) else None
-
-
-def _conjuncts(cond: Scalar) -> list[Scalar]:
-    if isinstance(cond, Apply) and cond.fn in ("bitwise_and", "logical_and"):
-        return [c for a in cond.args for c in _conjuncts(a)]
-    return [cond]
 
 
 def _window(at: Dim, name: str, over: dict[Dim, Dim], beyond: Number | None, axis: int) -> Window | None:

@@ -154,7 +154,7 @@ class _Uses:
 
 
 def _contraction(program: TensorProgram, made: Stage, term: Reduce, uses: _Uses) -> Contraction:
-    extents = {str(loop_of(i)): size for i, size in zip(made.indices, made.output.shape, strict=True)}
+    extents = made.loops
     outer = frozenset(extents) & term.free
     factors = [f for f in factors_of(term.body) if any(isinstance(t, Read) for t in walk(f))]
     # Two factors that depend on different loops. A scale that depends on fewer loops belongs to either.

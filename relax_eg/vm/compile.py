@@ -114,7 +114,7 @@ def _checked_functions(module: Module) -> Iterable[str]:
     yield module.main.name
     named = {f.name: f for f in module}
     for f in module:
-        roots = [f.result, *(b.value for block in f.blocks for b in block.bindings)]
+        roots = [f.result, *f.values]
         yield from (e.attr("name") for e in roots if e.op == heads.FUNCTION)
         for e in f.expressions():
             runs = functions_of(e)

@@ -21,6 +21,7 @@ from relax_eg.ir.control import group_arguments
 from relax_eg.ir.expr import CALL, FUNCTION, MATCH, VAR, Expr, postorder
 from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.module import Function, Module
+from relax_eg.traversal import grouped, operands_first
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def folds_of(module: Module) -> dict[str, Fold]:
 
 
 def _fold(f: Function, functions: dict[str, Function]) -> Fold | None:
-    steps = [b for block in f.blocks if not block.dataflow for b in block.bindings]
+    steps = f.steps
     places = [i for i, p in enumerate(f.params) if isinstance(p.annotation, Data)]
     if len(steps) != 1 or steps[0].value.op != MATCH or len(places) != 1 or not _is_plain(f.annotation):
         return None
@@ -100,7 +101,7 @@ def _case(f: Function, branch: Function, rest: tuple[int, ...], place: int) -> F
     pure = tuple(block for block in branch.blocks if block.dataflow)
     results: list[Expr] = []
     calls: list[int] = []
-    for b in (b for block in branch.blocks if not block.dataflow for b in block.bindings):
+    for b in branch.steps:
         e = b.value
         if e.op != CALL or e.args[0].op != FUNCTION or e.args[0].attr("name") != f.name:
             return None
@@ -162,19 +163,17 @@ class Batch:
         self.roots.append(root)
         return DeferredValue(self, len(self.roots) - 1, ())
 
+    def awaited(self) -> list[Batch]:
+        """The batches whose results the calls read, and that have not run."""
+        if self.results is not None or not self.rank:  # of rank 0, none waited when it was called
+            return []
+        return [d.batch for d in self.run.reads(self.roots) if d.batch.results is None]
+
     def value(self, place: int, path: tuple[int, ...]) -> Any:
         # Values may wait for one another a thousand deep, so those that are read first run first.
-        stack: list[Batch] = [self]
-        while stack:
-            batch = stack[-1]
+        for batch in operands_first((self,), Batch.awaited):
             if batch.results is None:
-                reads = batch.run.reads(batch.roots) if batch.rank else ()  # of rank 0, none waited when it was called
-                waiting = {id(d.batch): d.batch for d in reads if d.batch.results is None}
-                if waiting:
-                    stack += waiting.values()
-                    continue
                 batch.results = batch.run(batch.roots, batch.rest)
-            stack.pop()
         assert self.results is not None
         found = self.results[place]
         for i in path:
@@ -211,22 +210,15 @@ def rank_of(run: RunsFold, root: DataValue) -> int:
 def levels(roots: Sequence[DataValue], cases: Sequence[FoldCase]) -> list[list[DataValue]]:
     """Returns the nodes of values by their distance from their leaves, each once. Linear in their number, and as deep
     as memory allows."""
+    held = {id(v): v for v in roots}
+
+    def inner(i: int) -> list[int]:
+        called = [held[i].fields[k] for k in cases[held[i].index].calls]
+        held.update((id(x), x) for x in called)
+        return [id(x) for x in called]
+
     level: dict[int, int] = {}
-    found: list[list[DataValue]] = []
-    stack = list(reversed(roots))
-    while stack:
-        v = stack[-1]
-        if id(v) in level:
-            stack.pop()
-            continue
-        inner = [v.fields[i] for i in cases[v.index].calls]
-        waiting = [x for x in inner if id(x) not in level]
-        if waiting:
-            stack += waiting
-            continue
-        own = level[id(v)] = 1 + max((level[id(x)] for x in inner), default=-1)
-        if own == len(found):
-            found.append([])
-        found[own].append(v)
-        stack.pop()
-    return found
+    for i in operands_first(list(held), inner):
+        level[i] = 1 + max((level[x] for x in inner(i)), default=-1)
+    by_level = grouped((n, held[i]) for i, n in level.items())
+    return [by_level[n] for n in range(len(by_level))]

@@ -91,7 +91,7 @@ def test_every_value_is_tried(bits: int) -> None:
 
     verdict = check_all_values(Verdict(rules["wrong_at_one_value"], "tested", 1), rules["wrong_at_one_value"])
     assert verdict.status == "refuted" and verdict.counterexample is not None
-    assert odd in verdict.counterexample.values["x"]
+    assert odd in verdict.counterexample.case.values["x"]
 
 
 def test_a_wrong_identity_of_the_prover_shows(monkeypatch: pytest.MonkeyPatch) -> None:

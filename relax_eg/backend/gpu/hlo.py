@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from relax_eg.traversal import reached
+from relax_eg.traversal import grouped, reached
 
 FUSION, TRITON, CUBLAS, CUDNN, PALLAS, LIBRARY, COPY = KINDS = (
     "fusion", "Triton", "cuBLAS", "cuDNN", "Pallas", "library", "copy",
@@ -315,11 +315,8 @@ def _moved(at: _Instruction, inside: list[_Instruction], around: list[_Instructi
         first = _ARRAY.search(at.type)  # a workspace may follow
         return sum(operands) + (_bytes(first[0]) if first else 0)
     written = _bytes(at.type)
-    users: dict[str, list[_Instruction]] = {}
     named = {i.name: i for i in inside}
-    for i in inside:
-        for name in i.operands:
-            users.setdefault(name, []).append(i)
+    users = grouped((name, i) for i in inside for name in i.operands)
     for i in inside:
         place = _PARAMETER.search(i.text) if i.opcode == "parameter" else None
         if place is None:

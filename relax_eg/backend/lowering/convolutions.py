@@ -25,7 +25,7 @@ from relax_eg.ops.record import operators_run_as
 from relax_eg.ops.windows import jax_conv
 from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Const, Read, Reduce, Scalar, Select
-from relax_eg.traversal import leaves
+from relax_eg.tir.expr import joined_by
 
 # Gives the array of a term that does not depend on data, with an axis for each of its loops.
 StaticValue = Callable[[Scalar], Any]
@@ -106,7 +106,7 @@ def _windowed(factor: Scalar, inner: Frame) -> _Windowed | None:
         factor = factor.arg
     guards: list[Scalar] = []
     if isinstance(factor, Select) and isinstance(factor.other, Const) and not factor.other.value:
-        guards, factor = _conjuncts(factor.cond), factor.then
+        guards, factor = joined_by(factor.cond, "bitwise_and"), factor.then
     if not isinstance(factor, Read):
         return None
     index = [inner.dim(i) for i in factor.indices if isinstance(i, Dim)]
@@ -124,10 +124,6 @@ def _is_known(guard: Scalar, inner: Frame) -> bool:
         indices = all(arg.on_indices for arg in guard.args)
         return indices and guard.free <= inner.extents.keys() | _single(guard.free, inner)
     return False
-
-
-def _conjuncts(cond: Scalar) -> list[Scalar]:
-    return leaves(cond, lambda x: x.args if isinstance(x, Apply) and x.fn == "bitwise_and" else None)
 
 
 def _layout(

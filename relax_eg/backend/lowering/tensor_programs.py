@@ -38,6 +38,7 @@ from relax_eg.ops.keys import dtype_name
 from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, Stage, TensorProgram, loop_of
 from relax_eg.tir.text import index_text
+from relax_eg.traversal import operands_first
 
 # limit: points (outer loops times what is reduced) above which a reduction that is no contraction runs in a loop
 LARGEST = 1 << 27
@@ -281,21 +282,15 @@ class Lowering:
     # --- terms ---
 
     def term(self, expr: Scalar, frame: _Frame) -> LoopValue:
-        """The value of `expr`. Subterms are computed first, from a stack, so that long chains do not recurse."""
+        """The value of `expr`. Subterms are computed first, so that long chains do not recurse."""
+
+        def parts(at: tuple[Scalar, _Frame]) -> list[tuple[Scalar, _Frame]]:
+            return [(part, near.outermost_frame(part)) for part, near in _parts(*at)]
+
         first = (expr, frame.outermost_frame(expr))
-        todo = [first]
-        while todo:
-            at, where = todo[-1]
-            if at in where.memo:
-                todo.pop()
-                continue
-            parts = [(part, near.outermost_frame(part)) for part, near in _parts(at, where)]
-            missing = [(part, home) for part, home in parts if part not in home.memo]
-            if missing:
-                todo.extend(missing)
-                continue
-            where.memo[at] = self._term(at, where, [home.memo[part] for part, home in parts])
-            todo.pop()
+        for at, where in operands_first((first,), lambda x: () if x[0] in x[1].memo else parts(x)):
+            if at not in where.memo:
+                where.memo[at] = self._term(at, where, [home.memo[part] for part, home in parts((at, where))])
         return first[1].memo[expr]
 
     def _term(self, expr: Scalar, frame: _Frame, parts: Sequence[LoopValue]) -> LoopValue:

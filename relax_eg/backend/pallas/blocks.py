@@ -33,6 +33,7 @@ from relax_eg.dtypes import HALF, kind
 from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of, substitute, walk
 from relax_eg.tir.functions import FUNCTIONS
+from relax_eg.traversal import made_from_below
 
 Array: TypeAlias = Any
 _INT = np.dtype("int32")
@@ -98,23 +99,14 @@ class Blocks:
     # --- terms ---
 
     def term(self, term: Scalar) -> LoopValue:
-        """The value of `term`; subterms are computed first, from a stack."""
-        todo = [term]
-        while todo:
-            at = todo[-1]
-            if self._known(at) is not None:
-                todo.pop()
-                continue
+        """The value of `term`; subterms are computed first, without recursion."""
+
+        def unknown(at: Scalar) -> Sequence[Scalar]:
             parts = () if isinstance(at, Reduce) else at.children
-            missing = [part for part in parts if self._known(part) is None]
-            if missing:
-                todo += missing
-                continue
-            self.memo[at] = self._term(at)
-            todo.pop()
+            return [part for part in parts if self._known(part) is None]
+
         found = self._known(term)
-        assert found is not None
-        return found
+        return found if found is not None else made_from_below(term, unknown, self._term, self.memo)
 
     def _known(self, term: Scalar) -> LoopValue | None:
         blocks: Blocks | None = self

@@ -132,7 +132,7 @@ def _named(module: Module, sketch: Module) -> tuple[Expr, list[Expr], Expr, list
 def _value(f: Function, arguments: Sequence[Expr]) -> Expr:
     """The result of a function of these arguments as one expression."""
     known = dict(zip(f.params, arguments, strict=False))
-    for binding in (b for block in f.blocks for b in block.bindings):
+    for binding in f.bindings:
         (known[binding.var],) = substitute_exprs([binding.value], known)
     return substitute_exprs([f.result], known)[0]
 

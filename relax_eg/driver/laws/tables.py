@@ -18,7 +18,7 @@ import numpy as np
 from relax_eg.discovery.grammar import Grammar, filled
 from relax_eg.discovery.table import KeptTerms, TermTable, Type
 from relax_eg.discovery.terms import Term, size_of
-from relax_eg.discovery.values import SamplePoints
+from relax_eg.discovery.values import SamplePoints, in_float64
 from relax_eg.driver.laws.fragments import Fragment
 from relax_eg.driver.laws.split_terms import ValuesOfTerms, split
 from relax_eg.dtypes import is_float
@@ -32,6 +32,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate_points
 from relax_eg.ops.record import TABLE, call
 from relax_eg.shapes import Dim
+from relax_eg.traversal import grouped
 
 ELEMENTS = 8  # chosen: elements of a leaf, with 16 draws enough that few terms agree by chance
 _MOST_TERMS = 250_000  # limit: terms of one size; a table ends before more
@@ -121,9 +122,7 @@ class KeptTable(TermTable):
                 larger = size_of(pair.left) > size_of(pair.right) + 1 or pair.right in pair.left
                 if len(others) < _MOST_OTHERS and not larger:
                     others.append(pair.left)
-        kept: dict[Type, list[KeptTerms]] = {}
-        for (t, _), own in sorted(self._kept.items(), key=lambda x: x[0][1]):
-            kept.setdefault(t, []).append(own)
+        kept = grouped((t, own) for (t, _), own in sorted(self._kept.items(), key=lambda x: x[0][1]))
         self._values = {t: self._values_of_type(t, own) for t, own in kept.items()}
         self.forget()
         self._form_of = {f.op: n for n, f in enumerate(grammar.forms) if not f.attributes}
@@ -255,8 +254,7 @@ def _rebuilt(root: Expr, leaves: Leaves, shape: tuple[Dim, ...]) -> Expr:
             return args[0]  # a number broadcasts
         if e.op not in TABLE:
             raise OperatorError(f"{e.op} is no operator")
-        attrs = {k: "float64" if k in ("dtype", "out_dtype") and v and is_float(v) else v for k, v in e.attrs}
-        return call(e.op, args, attrs)
+        return call(e.op, args, dict(in_float64(e.attrs)))
 
     variables = {
         x: var(_NAMES[i], Tensor(shape, "float64" if is_float(x.dtype) else x.dtype)) for i, x in enumerate(leaves)

@@ -92,7 +92,7 @@ class Arranger:
         """What is known of a function; None if it cannot be arranged."""
         if f.name in self.parts:
             return self.parts[f.name]
-        if len(f.blocks) != 1 or not f.blocks[0].dataflow or not {*f.size_variables} <= self.sizes.keys():
+        if not f.is_one_block or not {*f.size_variables} <= self.sizes.keys():
             return None
         is_main = f.name == self.module.main.name
         program = program_of(self.module, None, f.name, self.stored, self.ahead if is_main else ())

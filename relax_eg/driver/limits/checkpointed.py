@@ -28,7 +28,7 @@ from relax_eg.ir.origin import UNKNOWN
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of
-from relax_eg.rules.checking.schema_answers import is_one_block, values_of, with_values
+from relax_eg.rules.checking.schema_answers import with_values
 from relax_eg.rules.pieces.fission import readers_of
 from relax_eg.rules.pieces.regions import RESULT
 from relax_eg.shapes import Dim
@@ -80,7 +80,7 @@ class Checkpoints:
     @cached_property
     def loops(self) -> Sequence[CheckpointedLoop]:
         """The loops that may be computed in segments, those that save most first."""
-        found = [loop for f in self.module if is_one_block(f) for loop in self._of_function(f)]
+        found = [loop for f in self.module if f.is_one_block for loop in self._of_function(f)]
         taken, chosen = set[tuple[str, Expr]](), list[CheckpointedLoop]()
         for loop in sorted(found, key=lambda f: -f.saved):
             ends = {(loop.function, x) for x in (loop.forward, loop.backward)}
@@ -90,7 +90,7 @@ class Checkpoints:
         return chosen
 
     def _of_function(self, f: Function) -> list[CheckpointedLoop]:
-        roots, found = values_of(f), list[CheckpointedLoop]()
+        roots, found = f.values, list[CheckpointedLoop]()
         nodes = postorder(roots)
         readers = readers_of(nodes, roots)
         scans = [x for x in nodes if x.op == SCAN]
@@ -153,7 +153,7 @@ class Checkpoints:
         made: dict[CheckpointedLoop, _Halves] = {}
         fields: dict[Expr, Sequence[Expr | None]] = {}
         done: dict[Expr, Expr] = {}
-        for x in postorder(values_of(f)):
+        for x in postorder(f.values):
             if x in forward:
                 loop = forward[x]
                 made[loop] = _Halves(at, loop, segments[loop], done)
@@ -168,14 +168,14 @@ class Checkpoints:
                 done[x] = with_operands(x, [done[a] for a in x.args])
         if not all(h.is_complete for h in made.values()):
             return None
-        return with_values(f, tuple(done[r] for r in values_of(f)))
+        return with_values(f, tuple(done[r] for r in f.values))
 
     def _is_plain(self, x: Expr) -> bool:
         """Whether a scan is over tensors of known sizes, with a body of pure values, which may be computed again."""
         body, p = self._at.functions[_parts(x).functions[0].attr("name")], _parts(x)
         values = [a.annotation for a in (*p.constants, *p.carry, *p.xs)]
         is_known = all(isinstance(a, Tensor) and a.shape is not None for a in values)
-        return is_known and is_one_block(body) and _fields(body) is not None
+        return is_known and body.is_one_block and _fields(body) is not None
 
     def _in_segments(
         self, function: str, forward: Expr, backward: Expr, residuals: frozenset[int]
@@ -367,7 +367,7 @@ def _is_opposite(forward: Expr, backward: Expr) -> bool:
 
 def _fields(body: Function) -> tuple[Expr, ...] | None:
     """What a step computes from its parameters, one by one; None if these are not fields of a tuple."""
-    known = {b.var: b.value for block in body.blocks for b in block.bindings}
+    known = {b.var: b.value for b in body.bindings}
     fields = tuple(known.get(x, x) for x in body.result.args) if body.result.op == TUPLE else ()
     is_plain = all(x in body.params for x in postorder(fields) if x.op == VAR)
     return fields if fields and is_plain else None

@@ -19,7 +19,7 @@ from relax_eg.extract.costs.sized_device import ASSUMED_SIZE
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import reachable_functions, substitute_exprs, without_calls
 from relax_eg.ir.expr import Expr
-from relax_eg.ir.module import Binding, Function, Module
+from relax_eg.ir.module import Function, Module
 from relax_eg.ops import bytes_of
 from relax_eg.rules.book.pieces import ANCHORS, FINER, rows_of, saved_by, without_padding
 from relax_eg.rules.pieces.fission import BodyAnswers, in_a_loop
@@ -81,8 +81,8 @@ class Fissions:
         self.module = without_calls(module)
         self._at = AnswersAtSizes({f.name: f for f in self.module}, sizes=sizes)
         main = self.module.main
-        is_one = len(main.blocks) == 1 and main.blocks[0].dataflow
-        self._answers = _Answers(self._at, roots=[b.value for b in main.blocks[0].bindings] if is_one else [])
+        is_one = main.is_one_block
+        self._answers = _Answers(self._at, roots=main.blocks[0].values if is_one else [])
         self._made: dict[tuple[CutRegion, int, bool], Module | None] = {}
         self.loops: dict[Module, dict[Expr, Expr]] = {}  # by the program that was made, its loops' results
 
@@ -138,9 +138,7 @@ class Fissions:
         if made is None:
             return None
         main, (block,) = self.module.main, self.module.main.blocks
-        values = substitute_exprs([b.value for b in block.bindings], made)
-        bindings = tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))
-        main = replace(main, blocks=(replace(block, bindings=bindings),))
+        main = replace(main, blocks=(block.with_values(substitute_exprs(block.values, made)),))
         needed = reachable_functions(main.expressions(), self._at.functions)
         module = Module((main, *(f for f in needed if f.name != main.name)))
         self.loops[module] = made

@@ -354,7 +354,7 @@ def _joined(
         function = functions[name]
         if read is None:  # a function that a rule made: as it is
             function = chosen[name]
-            if len(function.blocks) != 1 or not function.blocks[0].dataflow:
+            if not function.is_one_block:
                 continue
             with EGraph([b.value for b in function.blocks[0].bindings], AS_WRITTEN, units.options.scope) as egraph:
                 read = dump(egraph)

@@ -37,7 +37,7 @@ def hoisted_loops(function: Function, params: Mapping[str, int]) -> dict[Expr, i
     if not most:
         return {}
     # Bindings outside dataflow blocks run in order.
-    done = {b.value for block in function.blocks if not block.dataflow for b in block.bindings}
+    done = {b.value for b in function.steps}
     expressions = list(function.expressions())
     free: dict[Expr, int] = {}
     for e in expressions:
@@ -45,7 +45,7 @@ def hoisted_loops(function: Function, params: Mapping[str, int]) -> dict[Expr, i
             free[e] = params.get(str(e.attr("name")), 0)
         else:
             free[e] = 0 if e in done else min((free[a] for a in e.args), default=most)
-    readers = {b.value: 0 for block in function.blocks for b in block.bindings} | {function.result: 0}
+    readers = {b.value: 0 for b in function.bindings} | {function.result: 0}
     found: dict[Expr, int] = {}
     for e in reversed(expressions):
         far = free[e]

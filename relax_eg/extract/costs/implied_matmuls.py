@@ -53,7 +53,7 @@ def implied_matmuls(
       or whose rows are long.
     - `size`: the number for a size.
     """
-    outputs = {b.value for block in function.blocks for b in block.bindings} | {function.result}
+    outputs = {*function.values, function.result}
     readers = Counter(a for e in expressions for a in e.args)
     readers.update(outputs)
     matmuls: dict[Expr, tuple[Site, float]] = {}

@@ -32,7 +32,7 @@ from relax_eg.ir.expr import CONSTANT, Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops.record import TABLE
 from relax_eg.shapes import Dim
-from relax_eg.traversal import made_from_below
+from relax_eg.traversal import made_from_below, reached
 
 _IN_BRANCHES = "erfc"  # given: the function that XLA computes in branches, each with its operand
 _DEAR_FLOPS = 20.0  # chosen: flops of an element of these
@@ -303,28 +303,25 @@ class GpuKernels(GpuFurther):
 
     def _is_from_rows(self, e: Expr) -> bool:
         """Whether a value is computed from a matmul's result, or from parts of arrays, which only it reads."""
-        todo = [*self.operands(e)]
-        while todo:
-            s = todo.pop()
-            if s in self.parts or s in self.home or s.op in PARTS:
-                return True
-            if s in self.turned and s in self.runs and len(self.readers[s]) == 1 and self._is_loop(s):
-                todo += self.operands(s)
-        return False
+
+        def below(s: Expr) -> Sequence[Expr]:
+            is_only_here = s in self.turned and s in self.runs and len(self.readers[s]) == 1
+            return self.operands(s) if is_only_here and self._is_loop(s) else ()
+
+        found = reached(self.operands(e), below)
+        return any(s in self.parts or s in self.home or s.op in PARTS for s in found)
 
     def _is_repeated(self, e: Expr) -> bool:
         """Whether the parts of a matmul are added up for `erfc`, in each branch of which XLA would add them again. It
         does so if the value has two axes."""
         if len(dims_of(e.annotation)) <= 2 or not any(map(self._is_unfinished, self.operands(e))):
             return False
-        todo = [*self.readers[e]]
-        while todo:
-            r = todo.pop()
-            if r.op == _IN_BRANCHES:
-                return True
-            if self._is_loop(r) and sum(not self._is_number(s) for s in self.operands(r)) == 1:
-                todo += self.readers.get(r, ())
-        return False
+
+        def above(r: Expr) -> Sequence[Expr]:
+            is_of_one = self._is_loop(r) and sum(not self._is_number(s) for s in self.operands(r)) == 1
+            return self.readers.get(r, ()) if is_of_one else ()
+
+        return any(r.op == _IN_BRANCHES for r in reached(self.readers[e], above))
 
     def _is_weight_of_rows(self, e: Expr) -> bool:
         """Whether `e` is a softmax by which only a sum of products over its rows weighs others: XLA computes it there

@@ -17,6 +17,7 @@ from relax_eg.ops.partial_annotations import is_partial
 from relax_eg.ops.record import TABLE, movement_operators, operators_run_as, operators_where
 from relax_eg.shapes import Dim
 from relax_eg.tir import PatternKind
+from relax_eg.traversal import grouped
 
 _VIEWS = movement_operators("view") | {MATCH_CAST}
 ORDERS = movement_operators("order")
@@ -55,7 +56,7 @@ class Operators:
         self._sources: dict[Expr, Expr] = {}
         self._layouts = _layouts(expressions)
         self._permuted: dict[Expr, tuple[Expr, tuple[int, ...]]] = {}
-        self._bound = {b.var: b.value for block in function.blocks for b in block.bindings}
+        self._bound = {b.var: b.value for b in function.bindings}
         self.runs = {e for e in expressions if e.op not in PASSIVE and not self._is_view(e)}
         self.nodes = [e for e in expressions if e in self.runs]
         self.order = {e: i for i, e in enumerate(self.nodes)}
@@ -65,10 +66,7 @@ class Operators:
         used = self.results.union(*map(self.operands, self.nodes))
         # A permutation that only others read is a part of these.
         self.nodes = [e for e in self.nodes if e in used or e.op not in PERMUTATIONS]
-        self.readers: dict[Expr, list[Expr]] = {}
-        for e in self.nodes:
-            for s in self.operands(e):
-                self.readers.setdefault(s, []).append(e)
+        self.readers = grouped((s, e) for e in self.nodes for s in self.operands(e))
         self.free = self._free_values()
         self.products = {e: p for e in self.nodes if e.op in MATMULS and (p := self._product(e)) is not None}
         self.sums = {e for e, p in self.products.items() if p.is_sum}

@@ -23,7 +23,7 @@ from relax_eg.extract.selection.problem import Problem, choice_cost, repair_choi
 from relax_eg.extract.selection.prune import strong_components, undominated_candidates
 from relax_eg.extract.selection.solve import PROVED, Solved, SolverEffort
 from relax_eg.integer_program import SHORTEST, LinearProgram, branch, relaxation
-from relax_eg.traversal import operands_first
+from relax_eg.traversal import grouped, operands_first
 
 # chosen: in units of SCALE: smaller costs, such as those of views, become 0, because HiGHS cannot distinguish them
 _NEGLIGIBLE = 1e-4
@@ -158,10 +158,8 @@ class _Program(LinearProgram):
 
     def _derivations(self) -> None:
         """Adds a column for each operator in a kernel: whether the operator derives its class."""
-        holding: dict[Operator, list[int]] = {}
-        for (c, k), column in self.ways.items():
-            for member in self.overlap.members[c][k].items():
-                holding.setdefault(member, []).append(column)
+        members = self.overlap.members
+        holding = grouped((m, column) for (c, k), column in self.ways.items() for m in members[c][k].items())
         by_class: dict[int, list[int]] = {}
         reading: dict[tuple[int, int], list[int]] = {}
         for member, columns in holding.items():
@@ -233,9 +231,7 @@ class _Program(LinearProgram):
 def _always_derived(operators: Iterable[Operator], operands: Mapping[Operator, tuple[int, ...]]) -> dict[int, set[int]]:
     """For each class, the classes that every derivation of it derives, itself included. They are the greatest fixed
     point."""
-    ways: dict[int, list[tuple[int, ...]]] = {}
-    for c, k in operators:
-        ways.setdefault(c, []).append(operands[c, k])
+    ways = grouped((c, operands[c, k]) for c, k in operators)
     order = operands_first(ways, lambda c: [x for reads in ways[c] for x in reads])
     bit = {c: 1 << i for i, c in enumerate(order)}
     sets = dict.fromkeys(order, (1 << len(order)) - 1)

@@ -22,7 +22,7 @@ from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.ilp import Overlap, solve_kernels
 from relax_eg.extract.kernels.operations import Operation, operations_of
 from relax_eg.extract.kernels.rows import Composed, WayRows, table_of
-from relax_eg.extract.kernels.states import OVERSIZED, Kernel, Stage, State, StateTable
+from relax_eg.extract.kernels.states import OVERSIZED, Kernel, Stage, State, StateTable, joined_states
 from relax_eg.extract.kernels.ways import KernelSelection, Way, is_same_way, members_of
 from relax_eg.extract.selection.clock import Clock
 from relax_eg.extract.selection.greedy import dag_greedy
@@ -180,15 +180,11 @@ def _merge_states(
     operations: Mapping[tuple[int, int], Operation], outputs: tuple[int, ...], states: Sequence[State]
 ) -> Kernel | None:
     """The kernel of all `states` that stores `outputs`; None if the states cannot be combined."""
-    loads: dict[int, int] = {}
-    members: dict[int, int] = {}
+    joined = joined_states(states)
+    if joined is None:
+        return None
+    loads, members = joined
     anchors = frozenset[Stage]().union(*(s.local.anchors for s in states))
-    for s in states:
-        for x, n in s.loads.items():
-            loads[x] = max(loads.get(x, 0), n)
-        for x, k in s.members.items():
-            if members.setdefault(x, k) != k:
-                return None
     if len(anchors) > max(len(s.local.anchors) for s in states) or not members.keys().isdisjoint(loads):
         return None
     efforts = [operations[x, k].effort for x, k in members.items()]

@@ -104,6 +104,18 @@ class State:
         return Kernel((c,), self.loads, self.members, self.anchors, self.other + self.repeated)
 
 
+def joined_states(states: Iterable[State]) -> tuple[dict[int, int], dict[int, int]] | None:
+    """The loads and members of several states together; None if they compute a class in two ways."""
+    loads: dict[int, int] = {}
+    members: dict[int, int] = {}
+    for s in states:
+        for x, n in s.loads.items():
+            loads[x] = max(loads.get(x, 0), n)
+        if any(members.setdefault(x, way) != way for x, way in s.members.items()):
+            return None
+    return loads, members
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """A kernel, of one output or of several.
@@ -278,17 +290,12 @@ class StateTable:
         return self._placements[key]
 
     def _compose_state(self, c: int, k: int, operation: Operation, chosen: Mapping[int, State | None]) -> State | None:
-        loads: dict[int, int] = {}
-        members: dict[int, int] = {}
-        for child, s in chosen.items():
-            if s is None:
-                loads[child] = max(loads.get(child, 0), self._bytes_read(child, c, k))
-                continue
-            for x, n in s.loads.items():
-                loads[x] = max(loads.get(x, 0), n)
-            for x, way in s.members.items():
-                if members.setdefault(x, way) != way:
-                    return None
+        joined = joined_states([s for s in chosen.values() if s is not None])
+        if joined is None:
+            return None
+        loads, members = joined
+        for child in (x for x, s in chosen.items() if s is None):
+            loads[child] = max(loads.get(child, 0), self._bytes_read(child, c, k))
         members[c] = k
         if len(members) > MOST_MEMBERS or not members.keys().isdisjoint(loads):
             return None

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.extract.profiles.kinds import features
+from relax_eg.traversal import grouped
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -184,9 +185,7 @@ def _rounded(x: float) -> float:
 
 def _pairs(timed: Sequence[TimedProgram]) -> list[tuple[int, int]]:
     """Neighbours among the programs of each group, by measured seconds."""
-    groups: dict[str, list[int]] = {}
-    for i, t in enumerate(timed):
-        groups.setdefault(t.group, []).append(i)
+    groups = grouped((t.group, i) for i, t in enumerate(timed))
     return [p for g in groups.values() for p in pairwise(sorted(g, key=lambda i: timed[i].seconds))]
 
 

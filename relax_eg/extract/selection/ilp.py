@@ -21,6 +21,7 @@ import numpy as np
 from relax_eg.extract.selection.loops import VIOLATED, Loop, Loops
 from relax_eg.extract.selection.problem import Problem
 from relax_eg.integer_program import LinearProgram, Row, branch, relaxation
+from relax_eg.traversal import grouped, reached
 
 if TYPE_CHECKING:
     import highspy
@@ -141,11 +142,7 @@ class Model:
                 program.row(own, [1.0] * len(own), 1.0, 1.0)
             elif len(row) > 1:
                 program.row([*own, self.used[c]], [1.0] * len(own) + [-1.0], 0.0, 0.0)
-            readers: dict[int, list[int]] = {}
-            for k, reads in enumerate(row):
-                for x in reads:
-                    if x in self.used:
-                        readers.setdefault(x, []).append(start + k)
+            readers = grouped((x, start + k) for k, reads in enumerate(row) for x in reads if x in self.used)
             for x, reading in readers.items():
                 program.row([*reading, self.used[x]], [-1.0] * len(reading) + [1.0], 0.0)
         for loop in self.loops:
@@ -165,13 +162,13 @@ class Model:
     def choice_of(self, values: Sequence[float]) -> dict[int, int]:
         """The candidates that an integer solution takes, for the classes that the roots need."""
         choice: dict[int, int] = {}
-        stack = list(self.problem.roots)
-        while stack:
-            c = stack.pop()
-            if c not in choice:
-                row, start = self.problem.reads[c], self.first[c]
-                choice[c] = max(range(len(row)), key=lambda k: values[start + k])
-                stack.extend(row[choice[c]])
+
+        def below(c: int) -> Sequence[int]:
+            row, start = self.problem.reads[c], self.first[c]
+            choice[c] = max(range(len(row)), key=lambda k: values[start + k])
+            return row[choice[c]]
+
+        reached(self.problem.roots, below)
         return choice
 
     def candidates_below(self, relaxed: Relaxed, cost: float, choice: Sequence[int]) -> list[list[int]]:

@@ -108,14 +108,7 @@ def impossible_classes(problem: Problem, choice: Sequence[int]) -> list[int]:
 
 def used_classes(problem: Problem, choice: Sequence[int]) -> set[int]:
     """The classes that the roots need under `choice`."""
-    seen: set[int] = set()
-    stack = list(problem.roots)
-    while stack:
-        c = stack.pop()
-        if c not in seen:
-            seen.add(c)
-            stack.extend(problem.reads[c][choice[c]])
-    return seen
+    return set(reached(problem.roots, lambda c: problem.reads[c][choice[c]]))
 
 
 def choice_cost(problem: Problem, choice: Sequence[int]) -> float:
@@ -172,13 +165,12 @@ class Subproblem:
 def restrict(problem: Problem, keep: Callable[[int], Iterable[int]]) -> Subproblem:
     """The subproblem that the roots can reach by the candidates `keep(c)` of each class `c`."""
     places: dict[int, list[int]] = {}
-    stack = list(problem.roots)
-    while stack:
-        c = stack.pop()
-        if c not in places:
-            places[c] = list(keep(c))
-            for k in places[c]:
-                stack.extend(problem.reads[c][k])
+
+    def below(c: int) -> list[int]:
+        places[c] = list(keep(c))
+        return [x for k in places[c] for x in problem.reads[c][k]]
+
+    reached(problem.roots, below)
     number = {c: i for i, c in enumerate(places)}
     reads = [[tuple(number[x] for x in problem.reads[c][k]) for k in ks] for c, ks in places.items()]
     costs = [[problem.costs[c][k] for k in ks] for c, ks in places.items()]

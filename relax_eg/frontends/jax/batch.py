@@ -30,7 +30,7 @@ def batch_function(
     except (RelaxEgError, TypeError, ValueError, NotImplementedError):
         return None
     found = traced.module.main
-    pure = len(traced.module.functions) == 1 and len(found.blocks) == 1 and found.blocks[0].dataflow
+    pure = len(traced.module.functions) == 1 and found.is_one_block
     return found if pure else None
 
 

@@ -1,4 +1,5 @@
-"""Translates primitives of sorting, linear algebra and Fourier transforms."""
+"""Translates primitives of sorting, linear algebra, Fourier transforms, and of JAX's generators: random keys and bits,
+for the kinds of keys that operators know."""
 
 from __future__ import annotations
 
@@ -122,6 +123,32 @@ def _fft(e: JaxprEquation) -> Expr:
     return call("fft", e.args, {"kind": e["fft_type"].name.lower(), "lengths": lengths})
 
 
+# --- random keys and bits ---
+
+_ALGORITHMS = {0: "default", 2: "philox"}  # by number in jax.lax.RandomAlgorithm
+
+
+def _from_data(name: str) -> Rule:
+    """The rule for a primitive that makes keys for a generator. The operator refuses generators that are not JAX's."""
+    return lambda e: call(name, e.args, {"impl": e["impl"].name})
+
+
+def _split_keys(e: JaxprEquation) -> Expr:
+    return call("random_split", e.args, {"shape": tuple(map(to_dim, e["shape"]))})
+
+
+def _bits(e: JaxprEquation) -> Expr:
+    return call("random_bits", e.args, {"shape": tuple(map(to_dim, e["shape"])), "bit_width": int(e["bit_width"])})
+
+
+def _generate(e: JaxprEquation) -> Sequence[Expr] | None:
+    algorithm = _ALGORITHMS.get(int(e["algorithm"]))
+    if algorithm is None:
+        return None
+    attrs = {"shape": tuple(map(to_dim, e["shape"])), "dtype": str(e.out[1].dtype), "algorithm": algorithm}
+    return _fields(call("rng_bit_generator", e.args, attrs), 2)
+
+
 RULES: dict[str, Rule] = {
     "sort": _sort,
     "top_k": _top_k,
@@ -141,4 +168,14 @@ RULES: dict[str, Rule] = {
     "symmetric_product": _symmetric_product,
     "lu_pivots_to_permutation": _permutation,
     "approx_top_k": _approx_top_k,
+    "random_seed": _from_data("random_seed"),
+    "random_wrap": _from_data("random_wrap"),
+    "random_unwrap": lambda e: call("random_unwrap", e.args),
+    "random_fold_in": lambda e: call("random_fold_in", e.args),
+    "random_split": _split_keys,
+    "random_bits": _bits,
+    "random_clone": lambda e: e.args,
+    "random_gamma": lambda e: call("random_gamma", e.args, {"log_space": e["log_space"]}),
+    "threefry2x32": lambda e: _fields(call("threefry2x32", e.args), 2),
+    "rng_bit_generator": _generate,
 }

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from relax_eg.dtypes import is_complex, is_float, kind
-from relax_eg.frontends.jax import gather, library, random, windows
+from relax_eg.frontends.jax import gather, library, windows
 from relax_eg.frontends.jax.contractions import dot_general, ragged_dot
 from relax_eg.frontends.jax.equation import (
     ONE,
@@ -357,5 +357,4 @@ RULES: dict[str, Rule] = {
     **windows.RULES,
     **gather.RULES,
     **library.RULES,
-    **random.RULES,
 }

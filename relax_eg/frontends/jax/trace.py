@@ -105,7 +105,7 @@ class Traced(HasArguments):
     @property
     def effectful(self) -> bool:
         """Whether the function has effects besides its results."""
-        return any(not block.dataflow for block in self.module.main.blocks)
+        return bool(self.module.main.steps)
 
 
 @stage("trace")

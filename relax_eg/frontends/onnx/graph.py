@@ -30,6 +30,7 @@ from relax_eg.ir.module import Block, Module, pure_function
 from relax_eg.ir.wellformed import check
 from relax_eg.logs import log_at
 from relax_eg.shapes import Dim, parse_spec
+from relax_eg.traversal import grouped
 
 _INSTALL = "the package `onnx`: pip install relax-eg[onnx]"
 
@@ -213,11 +214,9 @@ def _inner_nodes(proto: Any) -> Iterator[Any]:
 def _missing_data(proto: Any, folder: Path) -> str:
     """The files of data that are not in the folder, each with an initializer and how many it holds; empty if all are
     there."""
-    held: dict[str, list[str]] = {}
-    for t in proto.graph.initializer:
-        for entry in t.external_data:
-            if entry.key == "location" and not (folder / entry.value).is_file():
-                held.setdefault(entry.value, []).append(t.name)
+    entries = ((x, str(t.name)) for t in proto.graph.initializer for x in t.external_data)
+    files = ((str(x.value), name) for x, name in entries if x.key == "location")
+    held = grouped((file, name) for file, name in files if not (folder / file).is_file())
     return "; ".join(
         f"there is no {file}, which holds `{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
         for file, names in held.items()

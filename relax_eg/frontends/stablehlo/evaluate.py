@@ -18,6 +18,7 @@ from relax_eg.frontends.stablehlo.operations import OPERATIONS
 from relax_eg.frontends.stablehlo.parsing import HloModule, HloOp, HloRegion, Unreadable, parse_module
 from relax_eg.frontends.stablehlo.sizes import Known, known_constant, known_result, known_size
 from relax_eg.frontends.stablehlo.use import Use
+from relax_eg.traversal import reached
 
 _CALL = ("func.call", "stablehlo.composite")
 _RETURN = ("func.return", "stablehlo.return")
@@ -53,13 +54,12 @@ def check_operations(module: HloModule, name: str) -> None:
 
 def _called_from(module: HloModule, start: str) -> set[str]:
     """The functions that a function calls, those that these call, and so on."""
-    found, left = set[str](), [start]
-    while left:
-        ops = module.functions[left.pop()].walk()
-        new = {str(op.at("callee", op.at("decomposition"))) for op in ops if op.name in _CALL} - found
-        found |= new
-        left += new
-    return found
+
+    def called(name: str) -> set[str]:
+        ops = module.functions[name].walk()
+        return {str(op.at("callee", op.at("decomposition"))) for op in ops if op.name in _CALL}
+
+    return set(reached(called(start), called))
 
 
 def _named(target: Any) -> str:

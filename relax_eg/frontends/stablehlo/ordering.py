@@ -16,6 +16,7 @@ from jax import lax
 from relax_eg.errors import StableHloError
 from relax_eg.frontends.stablehlo.combining import mapped, part_of
 from relax_eg.frontends.stablehlo.parsing import HloRegion
+from relax_eg.frontends.stablehlo.sizes import LOGICAL
 from relax_eg.frontends.stablehlo.use import Use, word_in
 
 # A term: ("param", i), ("constant", its bits), ("outside", number), or an operation's name, its direction if it
@@ -119,20 +120,8 @@ def _value(term: _Term, orders: Mapping[_Term, int]) -> bool | None:
         return _HOLDS[term[1]](sign * orders[key]) if key in orders else None
     if term[0] == "constant":
         return any(term[1])
-    values = [_value(t, orders) for t in term[3:]] if term[0].startswith("stablehlo.") else []
-    match term[0], values:
-        case "stablehlo.not", [bool(a)]:
-            return not a
-        case "stablehlo.and", [a, b]:
-            return False if a is False or b is False else a and b
-        case "stablehlo.or", [a, b]:
-            return True if a is True or b is True else None if a is None or b is None else False
-        case "stablehlo.xor", [bool(a), bool(b)]:
-            return a != b
-        case "stablehlo.select", [c, a, b]:
-            return a if c is True or a == b else b if c is False else None
-        case _:
-            return None
+    operation = LOGICAL.get(term[0].removeprefix("stablehlo."))
+    return None if operation is None else operation.known(*(_value(t, orders) for t in term[3:]))
 
 
 def _keys(result: _Term) -> list[_Key] | None:

@@ -117,6 +117,10 @@ def _either(a: Any, b: Any) -> Any:
     return True if a is True or b is True else b if a is False else a if b is False else None
 
 
+def _differ(a: Any, b: Any) -> bool | None:
+    return a != b if isinstance(a, bool) and isinstance(b, bool) else None
+
+
 def _not(a: Any) -> bool | None:
     return not a if isinstance(a, bool) else None
 
@@ -167,17 +171,18 @@ _SCALARS: Mapping[str, _Scalar] = {
     "GT": _Scalar(lambda a, b: _decided(lambda: a > b), lax.gt),
     "GE": _Scalar(lambda a, b: _decided(lambda: a >= b), lax.ge),
 }  # fmt: skip
-# Operations of which one operand may tell the result where another is open.
-_LOGICAL: Mapping[str, _Scalar] = {
+# Operations of which one operand may tell the result where another is open, or not known at all (None).
+LOGICAL: Mapping[str, _Scalar] = {
     "and": _Scalar(_both, lax.bitwise_and), "or": _Scalar(_either, lax.bitwise_or),
-    "not": _Scalar(_not, lax.bitwise_not), "select": _Scalar(_chosen, jnp.where),
+    "xor": _Scalar(_differ, lax.bitwise_xor), "not": _Scalar(_not, lax.bitwise_not),
+    "select": _Scalar(_chosen, jnp.where),
 }  # fmt: skip
 
 
 def scalar(name: str, *args: Any) -> Any:
     """The result of an operation on numbers, sizes and open values."""
-    if name in _LOGICAL:
-        found = _LOGICAL[name].known(*args)
+    if name in LOGICAL:
+        found = LOGICAL[name].known(*args)
     else:
         found = None if any(isinstance(a, Open) for a in args) else _SCALARS[name].known(*args)
     return Open(name, args) if found is None else found
@@ -190,7 +195,7 @@ def _computed(d: Any) -> Any:
     xs = [_computed(a) for a in d.args]
     kinds = [x.dtype for x in xs if x.dtype != bool]
     same = [x.astype(jnp.result_type(*kinds)) if kinds and x.dtype != bool else x for x in xs]
-    return {**_SCALARS, **_LOGICAL}[d.name].computed(*same)
+    return {**_SCALARS, **LOGICAL}[d.name].computed(*same)
 
 
 # --- arrays ---
@@ -207,7 +212,7 @@ def known_result(op: HloOp, args: Sequence[Known]) -> Known | None:
         return None
     xs = [a.array.astype(object) for a in args]
     name = word_in(op.at("comparison_direction")) if name == "compare" else name
-    if name in _SCALARS or name == "select" or (name in _LOGICAL and kind.dtype == "bool"):
+    if name in _SCALARS or name == "select" or (name in LOGICAL and kind.dtype == "bool"):
         made = np.frompyfunc(lambda *each: scalar(name, *each), len(xs), 1)(*xs)
     elif name == "concatenate":
         made = np.concatenate(xs, int(op.at("dimension")))

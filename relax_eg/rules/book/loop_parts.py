@@ -66,7 +66,7 @@ def _cut(function: Function, steps: Sequence[Expr]) -> tuple[Mapping[Expr, Expr]
     A part of a value that is computed element by element, and of which only parts are read, is computed of parts."""
     expressions = list(function.expressions())
     readers = readers_of(expressions, ())
-    kept = {function.result} | {b.value for block in function.blocks for b in block.bindings}
+    kept = {function.result, *function.values}
     # The values of which only parts are read.
     cut: set[Expr] = set()
     for e in reversed(expressions):

@@ -44,16 +44,15 @@ def _is_inside_a_sum(e: Expr, queries: ProgramQueries) -> bool:
 
 def _terms(e: Expr, queries: ProgramQueries) -> Iterator[Term]:
     """Yields the terms of the sum `e`, in order. An inner sum with other readers is one term: it is computed anyway."""
-    stack: list[tuple[bool, Expr, bool]] = [(False, e, True)]
-    while stack:
-        minus, x, is_top = stack.pop()
+
+    def parts(term: Term) -> list[Term] | None:
+        minus, x = term
         inner = x.op in _SUMS and all(a.annotation == e.annotation for a in x.args)
-        if not inner or not (is_top or len(queries.readers(x)) == 1):
-            yield minus, x
-        elif x.op == "negative":
-            stack.append((not minus, x.args[0], False))
-        else:
-            stack += [(minus != (x.op == "subtract"), x.args[1], False), (minus, x.args[0], False)]
+        if not inner or not (x is e or len(queries.readers(x)) == 1):
+            return None
+        return [(minus != (x.op == "negative" or (i > 0 and x.op == "subtract")), a) for i, a in enumerate(x.args)]
+
+    yield from leaves((False, e), parts)
 
 
 def _grouped(terms: Sequence[Term]) -> list[list[Term]]:

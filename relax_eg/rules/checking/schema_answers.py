@@ -113,7 +113,7 @@ class RecordingAnswers:
         return self.queries.batched(function, mapped, length)
 
     def _form(self, form: Form, name: str, found: Function | None) -> Function | None:
-        self.answers.forms[form, name] = None if found is None else values_of(found)
+        self.answers.forms[form, name] = None if found is None else found.values
         return found
 
 
@@ -219,25 +219,14 @@ class ReplayedAnswers:
         if values is None:
             return None
         function = self._function(name)
-        if not is_one_block(function) or len(values) != len(function.blocks[0].bindings):
+        if not function.is_one_block or len(values) != len(function.blocks[0].bindings):
             raise ExplanationError(f"`{name}` is no function of one dataflow block with {len(values)} values")
-        if values != values_of(function) and (form == "written" or not self.is_form(name, values)):
+        if values != function.values and (form == "written" or not self.is_form(name, values)):
             raise ExplanationError(f"the form of `{name}` from which it is made is not shown to be equal to `{name}`")
         return with_values(function, values)
-
-
-def is_one_block(function: Function) -> bool:
-    """Whether a function is one dataflow block, so that its values determine it."""
-    return len(function.blocks) == 1 and function.blocks[0].dataflow
-
-
-def values_of(function: Function) -> Values:
-    """The values of a function's bindings."""
-    return tuple(b.value for block in function.blocks for b in block.bindings)
 
 
 def with_values(function: Function, values: Values) -> Function:
     """`function`, which has one block, with other `values` of its bindings."""
     (block,) = function.blocks
-    bindings = tuple(replace(b, value=v) for b, v in zip(block.bindings, values, strict=True))
-    return replace(function, blocks=(replace(block, bindings=bindings),))
+    return replace(function, blocks=(block.with_values(values),))

@@ -25,48 +25,35 @@ _ALL_BELOW = 32  # limit: all sizes below it are tried
 class Counterexample:
     """A counterexample: sizes and values of the pattern variables at which the two sides of an instance differ.
 
-    - `instance`: the instance.
-    - `sizes`: the values of its size variables.
-    - `values`: the values of its pattern variables, by name.
-    - `left`, `right`: the results that differ; None if a side cannot be formed.
-    - `description`: the text of the difference; empty if only values differ.
-    - `hint`: a change that may fix the rule; empty if none is known.
-    - `output`: the number of the results that differ.
-    - `judge`: the judge that found the difference.
+    - `case`: the instance, with these sizes and values.
+    - `failure`: the difference.
+    - `judge`: the judge that found it.
 
     `holds()` evaluates both sides again and returns whether they still differ.
     """
 
-    instance: Instance
-    sizes: Mapping[str, int]
-    values: Mapping[str, Array]
-    left: Array | None
-    right: Array | None
-    description: str
-    hint: str
-    output: int
+    case: Case
+    failure: Failure
     judge: Judge
 
     def holds(self) -> bool:
-        return find_failure(self.judge, Case(self.instance, self.sizes, self.values)) is not None
+        return find_failure(self.judge, self.case) is not None
 
     def __str__(self) -> str:
-        sides = (", ".join(map(expression_text, side)) for side in (self.instance.left, self.instance.right))
-        left, right = sides
-        sizes = ", ".join(f"{n}={v}" for n, v in self.sizes.items())
-        values = "  ".join(f"{n} = {value_text(v)}" for n, v in self.values.items())
+        instance, f = self.case.instance, self.failure
+        left, right = (", ".join(map(expression_text, side)) for side in (instance.left, instance.right))
+        sizes = ", ".join(f"{n}={v}" for n, v in self.case.sizes.items())
+        values = "  ".join(f"{n} = {value_text(v)}" for n, v in self.case.values.items())
         at = f"at {sizes}:  {values}" if sizes else f"at {values}"
         lines = [f"  left   {left}      right   {right}", f"  {at}"]
-        which = f"result {self.output}: " if len(self.instance.left) > 1 else ""
-        why = f"   -- {self.description}" if self.description else ""
-        if self.left is not None and self.right is not None:
-            lines.append(f"  {which}left = {value_text(self.left)}, right = {value_text(self.right)}{why}")
-            lines += _first_difference(self.left, self.right)
+        which = f"result {f.output}: " if len(instance.left) > 1 else ""
+        why = f"   -- {f.description}" if f.description else ""
+        if f.left is not None and f.right is not None:
+            lines.append(f"  {which}left = {value_text(f.left)}, right = {value_text(f.right)}{why}")
+            lines += _first_difference(f.left, f.right)
         else:
-            lines.append(f"  {which}{self.description}")
-        if self.hint:
-            lines.append(f"  hint: {self.hint}")
-        return "\n".join(lines)
+            lines.append(f"  {which}{f.description}")
+        return "\n".join([*lines, f"  hint: {f.hint}"] if f.hint else lines)
 
 
 def _first_difference(left: Array, right: Array) -> list[str]:
@@ -108,8 +95,7 @@ def witness(case: Case, failure: Failure, judge: Judge, draw: Draw, seed: int) -
     case, failure = _smaller_sizes(case, failure, judge, draw, seed)
     case, failure = _simpler_values(case, failure, judge)
     hint = failure.hint or _nonempty_hint(case, judge, draw, seed) or _relation_hint(case, judge, draw, seed)
-    found = (failure.left, failure.right, failure.description, hint, failure.output)
-    return Counterexample(case.instance, dict(case.sizes), dict(case.values), *found, judge)
+    return Counterexample(case, replace(failure, hint=hint), judge)
 
 
 def _smaller_sizes(case: Case, failure: Failure, judge: Judge, draw: Draw, seed: int) -> tuple[Case, Failure]:

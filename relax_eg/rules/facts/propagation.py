@@ -71,12 +71,7 @@ def required_facts(asked: frozenset[FactKey]) -> frozenset[FactKey]:
 @lru_cache(1 << 14)  # facts times operators, twice
 def _derivations_for(fact: FactKey, op: str, exact: bool) -> tuple[FactRule, ...]:
     """The derivations that may give `fact`, directly or by implication, for a value of operator `op`."""
-    found: set[FactKey] = {fact}
-    grown = True
-    while grown:
-        new = {p for sources, c in ALL_IMPLIED if c in found for p in sources} - found
-        found |= new
-        grown = bool(new)
+    found = reached((fact,), lambda f: [p for sources, implied in ALL_IMPLIED if implied == f for p in sources])
     return tuple(d for d in _of_operator(op) if d.fact in found and (d.exact or not exact))
 
 

@@ -34,6 +34,7 @@ from relax_eg.tir.expr import Read, Reduce, loop, walk
 from relax_eg.tir.functions import identity
 from relax_eg.tir.program import Stage, TensorProgram
 from relax_eg.tir.substitute import rebuild, with_parts, with_sizes
+from relax_eg.traversal import grouped
 
 # By the operator with which a step adds to a value: the reduction over all steps, and its kind.
 _OVER_STEPS = {
@@ -64,9 +65,7 @@ def without_loops(e: Expr, functions: Mapping[str, Function], kept: Collection[E
     """Returns `e` with its loops written without one, but for those among `kept`, the other side of a proof.
     StepsDepend if that cannot be done."""
     precisions = {p for x in kept for p in _precisions(x)}
-    by_operator: dict[str, list[Expr]] = {}
-    for x in kept:
-        by_operator.setdefault(x.op, []).append(x)
+    by_operator = grouped((x.op, x) for x in kept)
     return _Rewriting(functions, precisions, by_operator).of((e,), kept)[0]
 
 
@@ -97,7 +96,7 @@ class _Rewriting:
         """The results of a `scan` with these operands."""
         parts, attrs = group_arguments(SCAN, args, dict(e.attrs)), dict(e.attrs)
         body = self.functions.get(str(parts.functions[0].attr("name")))
-        if body is None or len(body.blocks) != 1 or not body.blocks[0].dataflow or e.attr("reverse"):
+        if body is None or not body.is_one_block or e.attr("reverse"):
             raise StepsDepend("the body of a loop is not known, or its steps run backwards")
         (run,) = runs_of(SCAN, [a.annotation for a in args], attrs)
         sizes = call_sizes([p.annotation for p in body.params], arguments_of(run))

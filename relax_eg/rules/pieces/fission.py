@@ -31,6 +31,7 @@ from relax_eg.rules.pieces.slicing import applied_again, joined, pieces_of, with
 from relax_eg.rules.schemas import Made, ProgramQueries, as_tuple
 from relax_eg.shapes import Dim
 from relax_eg.tir.functions import identity
+from relax_eg.traversal import grouped
 
 _COMBINE = {"sum": op.add, "prod": op.multiply, "max": op.maximum, "min": op.minimum}
 
@@ -41,11 +42,7 @@ Sliced = dict[tuple[Expr, int, Dim], Expr]
 
 def readers_of(nodes: Sequence[Expr], roots: Sequence[Expr]) -> Mapping[Expr, list[Expr]]:
     """The readers of nodes among them, and `RESULT` for roots."""
-    found: dict[Expr, list[Expr]] = {x: [RESULT] for x in roots}
-    for x in nodes:
-        for a in x.args:
-            found.setdefault(a, []).append(x)
-    return found
+    return grouped((*((x, RESULT) for x in dict.fromkeys(roots)), *((a, x) for x in nodes for a in x.args)))
 
 
 @dataclass

@@ -218,13 +218,16 @@ def is_constant(rows: Array) -> Array:
         return np.all(np.abs(rows - first) <= ABSOLUTE + RELATIVE * np.abs(first), axis=-1)
 
 
+def rounded(values: Array) -> Array:
+    """Values to nine digits, so that those that differ by rounding alone are the same; no zero is negative."""
+    with np.errstate(all="ignore"):
+        mantissa, exponent = np.frexp(values)
+        return np.ldexp(np.round(mantissa * _KEY) + 0.0, exponent)
+
+
 def _keys(values: Array) -> list[bytes]:
     """For each row, its values to nine digits."""
-    if values.dtype.kind == "f":
-        with np.errstate(all="ignore"):
-            mantissa, exponent = np.frexp(values)
-            values = np.ldexp(np.round(mantissa * _KEY) + 0.0, exponent)
-    return [row.tobytes() for row in np.ascontiguousarray(values)]
+    return [row.tobytes() for row in np.ascontiguousarray(rounded(values) if values.dtype.kind == "f" else values)]
 
 
 # Functions of bits have no meaning over the reals.

@@ -117,24 +117,19 @@ def _same_in_case(case: ChosenTerms, claims: Mapping[str, frozenset[str]], accur
 
 def _swallowed(s: Scalar) -> set[Scalar]:
     """Returns the terms inside functions that may have a value where these terms have none."""
-    found: set[Scalar] = set()
-    # How a missing value of the term shows in the result: always ("seen"), only as NaN ("nan"), or not ("lost").
-    todo: list[tuple[Scalar, str]] = [(s, "seen")]
-    met: set[tuple[Scalar, str]] = set()
-    while todo:
-        t, how = todo.pop()
-        if (t, how) in met:
-            continue
-        met.add((t, how))
-        fn = t.fn if isinstance(t, Apply) else ""
-        if how == "lost" or (how == "nan" and fn != "sqrt"):
-            found.add(t)
-        for i, a in enumerate(t.children):
-            if fn in functions_with_trait("infinite") and not (fn == "divide" and i == 1):
-                todo.append((a, how))
-            else:
-                todo.append((a, "nan" if fn in functions_with_trait("nan") and how != "lost" else "lost"))
-    return found
+
+    def name(t: Scalar) -> str:
+        return t.fn if isinstance(t, Apply) else ""
+
+    def inside(at: tuple[Scalar, str]) -> list[tuple[Scalar, str]]:
+        (t, how), fn = at, name(at[0])
+        below = "nan" if fn in functions_with_trait("nan") and how != "lost" else "lost"
+        keeps = fn in functions_with_trait("infinite")
+        return [(a, how if keeps and not (fn == "divide" and i) else below) for i, a in enumerate(t.children)]
+
+    # How a missing value of a term shows in the result: always ("seen"), only as NaN ("nan"), or not ("lost").
+    found = reached([(s, "seen")], inside)
+    return {t for t, how in found if how == "lost" or (how == "nan" and name(t) != "sqrt")}
 
 
 class _RealTheory:
