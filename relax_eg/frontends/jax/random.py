@@ -9,7 +9,7 @@ from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.expr import Expr, tuple_get
 from relax_eg.ops.record import call
 
-_ALGORITHMS = {0: "default", 2: "philox"}  # by number in jax.lax.RandomAlgorithm
+_ALGORITHMS = {0: "default", 1: "three_fry", 2: "philox"}  # by number in jax.lax.RandomAlgorithm
 
 
 def _from_data(name: str) -> Rule:
@@ -30,10 +30,8 @@ def _hash(e: JaxprEquation) -> Sequence[Expr]:
     return [tuple_get(made, 0), tuple_get(made, 1)]
 
 
-def _generate(e: JaxprEquation) -> Sequence[Expr] | None:
-    algorithm = _ALGORITHMS.get(int(e["algorithm"]))
-    if algorithm is None:
-        return None
+def _generate(e: JaxprEquation) -> Sequence[Expr]:
+    algorithm = _ALGORITHMS[int(e["algorithm"])]
     attrs = {"shape": tuple(map(to_dim, e["shape"])), "dtype": str(e.out[1].dtype), "algorithm": algorithm}
     made = call("rng_bit_generator", e.args, attrs)
     return [tuple_get(made, 0), tuple_get(made, 1)]
