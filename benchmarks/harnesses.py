@@ -2,8 +2,9 @@
 
     python -m benchmarks.harnesses [--only sort,conv] [--form gradient] [--every 10] [--json out.json] [--write]
 
-JAX carries them for its own tests: several uses of each primitive, of many dtypes and shapes, with arguments. A harness
-runs twice, on its arguments and on these with NaN, infinities, zeros of both signs and numbers at the ends of dtypes in
+JAX carries them for its own tests: several uses of each primitive, of many dtypes and shapes, with arguments; and a
+list of functions of `jax.lax` with the dtypes that each of them takes, which are harnesses here too. A harness runs
+twice, on its arguments and on these with NaN, infinities, zeros of both signs and numbers at the ends of dtypes in
 them. Forms: "written", what is read of the program, lowered without a search; "searched", with the rules that ship;
 "gradient" and "mapped", derivatives and `vmap` of the harness, without a search. With `JAX_ENABLE_X64=1`, JAX's
 harnesses have 64-bit numbers too. `--write` writes the table of `docs/coverage.md`.
@@ -30,7 +31,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import typer
-from jax._src.internal_test_util import test_harnesses
+from jax import lax
+from jax._src.internal_test_util import lax_test_util, test_harnesses
 from jax._src.test_util import default_tolerance
 from rich.console import Console
 from rich.progress import track
@@ -53,6 +55,7 @@ COPIES = 3  # chosen: rows that `vmap` maps a harness over
 REPLACED = 3
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 0.5, -0.5, 1.5, 2.5, 1.0, -1.0)
 LARGE = (3e38, -3e38)
+LISTED = (3, 4)  # chosen: the shape of the arguments of listed functions
 # Beginnings of primitives that sum or multiply many elements: whether such sums overflow depends on the order.
 FOLDS = ("conv", "dot", "cum", "reduce", "select_and", "scatter", "fft", "custom_linear")
 DOCUMENT = Path(__file__).parent.parent / "docs" / "coverage.md"
@@ -86,8 +89,22 @@ class Case:
 
 
 def harnesses(only: Sequence[str] = ()) -> list[Any]:
-    """The harnesses that JAX implements on CPUs; `only`: those of these primitives."""
-    return [h for h in test_harnesses.all_harnesses if h.filter("cpu") and (not only or h.group_name in only)]
+    """The harnesses that JAX implements on CPUs, and those of listed functions; `only`: those of these primitives."""
+    found = [h for h in test_harnesses.all_harnesses if h.filter("cpu")]
+    return [h for h in (*found, *_listed()) if not only or h.group_name in only]
+
+
+def _listed() -> Iterator[Any]:
+    """The functions that JAX lists, of each of their dtypes."""
+    wide = jax.config.values["jax_enable_x64"]
+    for record in lax_test_util.lax_ops():
+        for dtype in map(np.dtype, record.dtypes):
+            if wide or not dtype_of(dtype.name).is_wide:
+                arguments = [test_harnesses.RandArg(LISTED, dtype)] * record.nargs
+                yield test_harnesses.Harness(
+                    f"lax.{record.op}", dtype.name, getattr(lax, record.op), arguments, dtype=dtype,
+                    rng_factory=record.rng_factory,
+                )  # fmt: skip
 
 
 def case_of(harness: Any, form: str = "written") -> Case:
