@@ -48,6 +48,19 @@ Array = np.ndarray[Any, Any]
 BATCH = 16  # chosen: harnesses in one XLA program, because compilation dominates the time
 OUTCOMES = ("equal", "close", "opaque", "unlike", "raised", "unread")
 FAILED = OUTCOMES[3:]
+# Primitives that call LAPACK. Each is a program of its own: two calls for batches of matrices in one program may both
+# hold a thread of XLA's, of which two cores have two, while they wait for one that computes (jaxlib 0.10.2).
+ROUTINES = (
+    "cholesky",
+    "custom_linear_solve",
+    "eig",
+    "eigh",
+    "lu",
+    "qr",
+    "svd",
+    "triangular_solve",
+    "tridiagonal_solve",
+)
 FORMS = ("written", "searched", "gradient", "mapped")
 NONE = rx.RuleSet("none")
 COPIES = 3  # chosen: rows that `vmap` maps a harness over
@@ -130,7 +143,9 @@ def special(x: Array, rng: np.random.RandomState, large: Sequence[float] = LARGE
     name = x.dtype.name
     if is_complex(name):
         part = np.dtype(dtype_of(name).part.name)
-        return np.stack([special(x.real, rng, large), special(x.imag, rng, large)], -1).astype(part).view(x.dtype)[..., 0]
+        return (
+            np.stack([special(x.real, rng, large), special(x.imag, rng, large)], -1).astype(part).view(x.dtype)[..., 0]
+        )
     if is_float(name):
         values = np.asarray([*SPECIAL, *large])
     elif is_integer(name):
@@ -170,8 +185,7 @@ def judged(cases: Sequence[Case], form: str = "written") -> Iterator[Outcome]:
     def together(given: Sequence[Sequence[Any]]) -> list[Any]:
         return [c.fn(*xs) for c, xs in zip(cases, given, strict=True)]
 
-    rules = {} if form == "searched" else {"rules": NONE}
-    plain, ours = jax.jit(together), rx.jit(together, measure="off", **rules)
+    plain, ours = jax.jit(together), rx.jit(together, measure="off", rules=None if form == "searched" else NONE)
     found: list[Outcome | None] = [None] * len(cases)
     for turn in range(max((len(c.sets) for c in cases), default=0)):
         given = [c.sets[min(turn, len(c.sets) - 1)] for c in cases]
@@ -276,15 +290,17 @@ def is_close(a: Array, b: Array) -> bool:
     return np.allclose(a.astype(wide), wanted, bound, bound * largest, equal_nan=True)
 
 
-def run(cases: Sequence[Any], form: str = "written", console: Console | None = None) -> list[Outcome]:
+def run(chosen: Sequence[Any], form: str = "written", console: Console | None = None) -> list[Outcome]:
     """The outcomes of harnesses in a form, sorted by name; `console` shows the progress."""
     size = 1 if form == "searched" else BATCH
-    starts: Any = range(0, len(cases), size)
+    together = [h for h in chosen if h.group_name not in ROUTINES]
+    programs: Any = [[h] for h in chosen if h.group_name in ROUTINES]
+    programs += [together[i : i + size] for i in range(0, len(together), size)]
     if console is not None:
-        starts = track(starts, "harnesses", console=console, transient=True)
+        programs = track(programs, "harnesses", console=console, transient=True)
     done: list[Outcome] = []
-    for start in starts:
-        done += judged([case_of(h, form) for h in cases[start : start + size]], form)
+    for program in programs:
+        done += judged([case_of(h, form) for h in program], form)
         jax.clear_caches()
     return sorted(done, key=lambda o: o.name)
 

@@ -1,4 +1,4 @@
-"""JAX's own harnesses of its primitives: `rx.jit` gives what `jax.jit` gives, and the benchmark sees where it does not."""
+"""JAX's own harnesses of its primitives: `rx.jit` gives what `jax.jit` gives, and the benchmark sees where not."""
 
 from __future__ import annotations
 
