@@ -111,7 +111,7 @@ def _hash(site: Site) -> Annotation:
     return Tuple((made, made))
 
 
-_ALGORITHMS = ("default", "philox")
+_ALGORITHMS = ("default", "philox", "three_fry")
 _WORDS = names_where(lambda d: d.kind == "u" and not d.is_narrow)
 
 
@@ -207,7 +207,7 @@ def _jax_hash(*xs: Any) -> Any:
 
 
 def _jax_generate(key: Any, *, shape: tuple[int, ...], dtype: str, algorithm: str) -> Any:
-    which = lax.RandomAlgorithm.RNG_DEFAULT if algorithm == "default" else lax.RandomAlgorithm.RNG_PHILOX
+    which = getattr(lax.RandomAlgorithm, f"RNG_{algorithm.upper()}")
     made: Any = np.dtype(dtype)
     return tuple(lax.rng_bit_generator(key, shape, made, which))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from frontend_random import CASES, Case, case
 from jax import lax
 
@@ -165,6 +166,23 @@ def ffts(x):
 def complex_numbers(x, y):
     z = lax.complex(x, y)
     return jnp.abs(z), jnp.conj(z) * z, z.real + z.imag, jnp.exp(1j * x), jnp.angle(z)
+
+
+@case("b 5", "b 5 @ int32")
+def arrays_combined_apart(x, i):
+    def both(a, b):
+        return lax.max(a[0], b[0]), lax.add(a[1], b[1])
+
+    starts = np.float32(0.5), np.int32(2)
+    windows = lax.reduce_window((x, i), starts, both, (1, 3), (1, 2), "VALID")
+    z = lax.conj(x)
+    return *lax.reduce((x, i), starts, both, (1,)), *windows, z, lax.bitcast_convert_type(z, jnp.complex64)
+
+
+@case("b 3 @ int8", "3 s @ int32", "3 2", "3 2 @ bfloat16")
+def products_of_other_dtypes(i, j, x, h):
+    mixed = [lax.dot_general(a, b, (((1,), (0,)), ((), ()))) for a, b in ((i, j), (i, x), (i, lax.conj(x)), (i, h))]
+    return *mixed, lax.dot_general(i, j.astype(jnp.uint16), (((1,), (0,)), ((), ())))
 
 
 @case("s @ int32", "s @ uint8")

@@ -62,7 +62,8 @@ def other_generators(seed):
 
 @case("4 @ uint32")
 def generator_of_xla(state):
-    return lax.rng_bit_generator(state, (3, 3)), lax.rng_bit_generator(state, (5,), jnp.uint8)
+    hashed = lax.rng_bit_generator(state, (2, 3), algorithm=lax.RandomAlgorithm.RNG_THREE_FRY)
+    return lax.rng_bit_generator(state, (3, 3)), lax.rng_bit_generator(state, (5,), jnp.uint8), hashed
 
 
 @case("@ key", "6", tolerance=1e-3)

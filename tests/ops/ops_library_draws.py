@@ -325,7 +325,7 @@ def _threefry2x32(rng: Rng) -> Use:
 def _rng_bit_generator(rng: Rng) -> Use:
     attrs = {
         "shape": tuple(dims(rng, 0, 3)), "dtype": one(rng, ("uint8", "uint16", "uint32", "uint64")),
-        "algorithm": one(rng, ("default", "philox")),
+        "algorithm": one(rng, ("default", "philox", "three_fry")),
     }  # fmt: skip
     return Use((one(rng, ("4 @uint32", "2 @uint64")),), attrs, SIZES, 0, 1e6)
 

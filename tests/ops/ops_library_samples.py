@@ -348,6 +348,7 @@ def library_uses() -> dict[str, list[Use]]:
         for x, shape, dtype, which in [
             ("4 @uint32", ("n", 3), "uint32", "default"), ("4 @uint32", (5,), "uint8", "philox"),
             ("2 @uint64", ("n", 2), "uint64", "philox"), ("4 @uint32", (), "uint16", "default"),
+            ("4 @uint32", ("n",), "uint32", "three_fry"),
         ]
     ]  # fmt: skip
     return uses

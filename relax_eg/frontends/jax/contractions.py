@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from relax_eg.dtypes import dtype_of
 from relax_eg.frontends.jax.equation import JaxprEquation, astype, insert_axes, permute, reshape, squeeze
 from relax_eg.ir.expr import Expr
-from relax_eg.ops.contraction import PRECISIONS, accumulates
+from relax_eg.ops.contraction import PRECISIONS
 from relax_eg.ops.record import call
 from relax_eg.ops.sizes import product
 
@@ -104,11 +105,19 @@ def ragged_dot(e: JaxprEquation) -> Expr | None:
 
 
 def common_dtype(a: Expr, b: Expr, out: str) -> str | None:
-    """The common dtype of the operands of a product: their own dtype, or that of the result if they differ and it keeps
-    their values. None if there is no such dtype."""
+    """The common dtype of the operands of a product: their own dtype, or that of the result if they differ, to which
+    XLA converts both. None where an operand has more digits or bits than the result, of which the device decides when
+    they are lost."""
     if a.dtype == b.dtype:
         return a.dtype
-    return out if accumulates(a.dtype, out) and accumulates(b.dtype, out) else None
+    return None if _is_narrower(out, a.dtype) or _is_narrower(out, b.dtype) else out
+
+
+def _is_narrower(out: str, dtype: str) -> bool:
+    """Whether a number type keeps fewer digits or bits than one of the same sort: floats and complex numbers, or
+    integers."""
+    parts = [dtype_of(name).part for name in (out, dtype)]
+    return parts[0].is_float == parts[1].is_float and parts[0].bits < parts[1].bits
 
 
 def precision_of(value: Any) -> str | tuple[str, str] | None:

@@ -136,16 +136,15 @@ def broadcast(x: Expr, shape: tuple[Dim, ...], positions: Sequence[int]) -> Expr
     return x if x.shape == shape else call("broadcast_to", (x,), {"shape": shape})
 
 
-def combining_primitive(jaxpr: Any) -> str | None:
-    """The name of the single primitive that a combining function of two scalars applies; "second" if the function
-    returns its second argument; None for any other function."""
+def combining_primitive(jaxpr: Any, i: int = 0) -> str | None:
+    """The name of the single primitive by which a function that combines arrays, element by element, combines the
+    `i`-th of them; "second" if it takes the second element; None for anything else, as where arrays meet."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
-    if not inner.eqns:
-        return "second" if list(inner.outvars) == [inner.invars[1]] else None
-    if len(inner.eqns) > 1:
+    result = inner.outvars[i]
+    operands = inner.invars[i :: len(inner.outvars)]
+    if result is operands[1]:
+        return "second"
+    made = [eqn for eqn in inner.eqns if any(v is result for v in eqn.outvars)]
+    if len(made) != 1 or list(map(id, made[0].invars)) != list(map(id, operands)):
         return None
-    (eqn,) = inner.eqns
-    operands, results = list(map(id, eqn.invars)), list(map(id, inner.outvars))
-    if operands != list(map(id, inner.invars)) or results != list(map(id, eqn.outvars)):
-        return None
-    return eqn.primitive.name
+    return made[0].primitive.name

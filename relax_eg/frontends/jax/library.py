@@ -125,7 +125,7 @@ def _fft(e: JaxprEquation) -> Expr:
 
 # --- random keys and bits ---
 
-_ALGORITHMS = {0: "default", 2: "philox"}  # by number in jax.lax.RandomAlgorithm
+_ALGORITHMS = {0: "default", 1: "three_fry", 2: "philox"}  # by number in jax.lax.RandomAlgorithm
 
 
 def _from_data(name: str) -> Rule:
@@ -141,10 +141,8 @@ def _bits(e: JaxprEquation) -> Expr:
     return call("random_bits", e.args, {"shape": tuple(map(to_dim, e["shape"])), "bit_width": int(e["bit_width"])})
 
 
-def _generate(e: JaxprEquation) -> Sequence[Expr] | None:
-    algorithm = _ALGORITHMS.get(int(e["algorithm"]))
-    if algorithm is None:
-        return None
+def _generate(e: JaxprEquation) -> Sequence[Expr]:
+    algorithm = _ALGORITHMS[int(e["algorithm"])]
     attrs = {"shape": tuple(map(to_dim, e["shape"])), "dtype": str(e.out[1].dtype), "algorithm": algorithm}
     return _fields(call("rng_bit_generator", e.args, attrs), 2)
 

@@ -32,6 +32,7 @@ from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value
 from relax_eg.ops.placing import ANNOTATE_SHARDING, placement_of
 from relax_eg.ops.record import TABLE, call
+from relax_eg.ops.sizes import product
 from relax_eg.shapes import Dim
 from relax_eg.tir import FUNCTIONS
 
@@ -87,18 +88,21 @@ def _bit_reduction(boolean: str, integer: str) -> Rule:
     return lambda e: _reduction(boolean if e.dtype == "bool" else integer)(e)
 
 
-def _reduce(e: JaxprEquation) -> Expr | None:
-    """`reduce` with a combining function of one primitive. The initial value is combined with the reduced value."""
-    if len(e.args) != 2:
-        return None
-    names = _MONOIDS.get(combining_primitive(e["jaxpr"]) or "")
-    if names is None:
-        return None
-    x, start = e.args
-    reduced = RULES[names[0]](replace(e, args=(x,), params={"axes": e["dimensions"]}))
-    assert isinstance(reduced, Expr)
-    made = RULES[names[1]](replace(e, args=(start, reduced), params={}))
-    assert isinstance(made, Expr)
+def _reduce(e: JaxprEquation) -> Sequence[Expr] | None:
+    """`reduce` of arrays that do not meet in the combining function, which has one primitive for each. The initial
+    value is combined with the reduced value."""
+    made: list[Expr] = []
+    count = len(e.out)
+    for i, out in enumerate(e.out):
+        names = _MONOIDS.get(combining_primitive(e["jaxpr"], i) or "")
+        if names is None:
+            return None
+        own = replace(e, out=(out,))
+        reduced = RULES[names[0]](replace(own, args=e.args[i : i + 1], params={"axes": e["dimensions"]}))
+        assert isinstance(reduced, Expr)
+        combined = RULES[names[1]](replace(own, args=(e.args[count + i], reduced), params={}))
+        assert isinstance(combined, Expr)
+        made.append(combined)
     return made
 
 
@@ -163,6 +167,11 @@ def _convert(e: JaxprEquation) -> Expr:
     if e.x.op == CONSTANT and e.x.ndim == 0 and is_float(e.dtype) and not is_complex(e.x.dtype):
         return const(constant_value(e.x), e.dtype)  # rounds to nearest even, as XLA does
     return astype(e.x, e.dtype)
+
+
+def _conj(e: JaxprEquation) -> Expr:
+    """The conjugate; of a real number, that number as a complex one."""
+    return call("conj", e.args) if is_complex(e.x.dtype) else astype(e.x, e.dtype)
 
 
 def _select_n(e: JaxprEquation) -> Expr:
@@ -275,6 +284,16 @@ def _iota(e: JaxprEquation) -> Expr:
     return call("iota", (), {"shape": e.shape, "axis": e["dimension"], "dtype": e.dtype})
 
 
+def _places_as_words(e: JaxprEquation) -> Sequence[Expr] | None:
+    """The place of each element as two words, of which the first is 0 in arrays that are not longer than a word
+    counts. None for others."""
+    count = product(e.shape)
+    if not count.is_const or count.value > 1 << 32:
+        return None
+    low = reshape(call("iota", (), {"shape": (count,), "axis": 0, "dtype": e.dtype}), e.shape)
+    return broadcast(const(0, e.dtype), e.shape, ()), low
+
+
 def _empty(e: JaxprEquation) -> Expr:
     """Zeros, as JAX lowers it; the content is undefined."""
     return broadcast(const(0, e.dtype), e.shape, ())
@@ -353,7 +372,9 @@ RULES: dict[str, Rule] = {
     "lt_to": _total_order("less"),
     "le_to": _total_order("less_equal"),
     "reduce_precision": _reduce_precision,
-    "bitcast_convert_type": lambda e: call("bitcast", e.args, {"dtype": e.dtype}),
+    "bitcast_convert_type": lambda e: e.x if e.x.dtype == e.dtype else call("bitcast", e.args, {"dtype": e.dtype}),
+    "conj": _conj,
+    "iota_2x32_shape": _places_as_words,
     **windows.RULES,
     **gather.RULES,
     **library.RULES,

@@ -3,6 +3,7 @@ space."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -75,13 +76,17 @@ _COMBINE = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "and
 _COMBINING_OPERATORS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
 
 
-def _general_window(e: JaxprEquation) -> Expr | None:
-    """`reduce_window` with any initial value, which is combined once into every window; the padding is the neutral
-    element."""
-    if len(e.args) != 2:
-        return None
-    x, start = e.args
-    with_what = combining_primitive(e["jaxpr"]) or ""
+def _general_window(e: JaxprEquation) -> Sequence[Expr] | None:
+    """`reduce_window` of arrays that do not meet in the combining function, with any initial values: each is combined
+    once into every window of its array, and the padding is the neutral element."""
+    count = len(e.out)
+    made = [_windows_of(e, e.args[i], e.args[count + i], i) for i in range(count)]
+    return None if None in made else [m for m in made if m is not None]
+
+
+def _windows_of(e: JaxprEquation, x: Expr, start: Expr, i: int) -> Expr | None:
+    """The `i`-th result of `reduce_window`, of the array `x`."""
+    with_what = combining_primitive(e["jaxpr"], i) or ""
     kind = (_BOOLEAN if x.dtype == "bool" else _COMBINE).get(with_what)
     if kind is None:
         return None

@@ -25,7 +25,7 @@ _RETURN = ("func.return", "stablehlo.return")
 _TUPLES = ("stablehlo.get_tuple_element", "stablehlo.tuple")
 _OWN = (*_CALL, *_RETURN, *_TUPLES, "stablehlo.constant", "stablehlo.get_dimension_size")
 _ASSERTION = "shape_assertion"
-_IDENTITIES = ("Sharding",)  # custom calls that compute nothing
+_IDENTITIES = ("Sharding", "xla.sdy.FuncResultSharding")  # custom calls that compute nothing
 _COMPUTED = {**OPERATIONS, **ROUTINES}
 _SPELT = {"chlo.topk": "chlo.top_k"}
 _OF_PYTORCH = "mhlo."  # before the names of CHLO's operations, as which PyTorch's exporter writes custom calls
@@ -38,7 +38,7 @@ def check_operations(module: HloModule, name: str) -> None:
         for op in function.walk():
             if op.name == "stablehlo.custom_call":
                 target = str(op.at("call_target_name"))
-                if target != _ASSERTION and target not in _IDENTITIES and _named(target) not in _COMPUTED:
+                if target != _ASSERTION and target not in _IDENTITIES and _named(op) not in _COMPUTED:
                     found[f"stablehlo.custom_call @{target}"] += 1
             elif op.name not in _OWN and op.name not in _COMPUTED:
                 found[op.name] += 1
@@ -62,13 +62,13 @@ def _called_from(module: HloModule, start: str) -> set[str]:
     return set(reached(called(start), called))
 
 
-def _named(target: Any) -> str:
+def _named(op: HloOp) -> str:
     """The operation that a custom call stands for, of StableHLO, of CHLO or of LAPACK, if it does."""
-    text = str(target)
+    text = str(op.at("call_target_name"))
     if text.startswith(_OF_PYTORCH):
         text = f"chlo.{text.removeprefix(_OF_PYTORCH)}"
         return _SPELT.get(text, text)
-    return text if text in OPERATIONS else routine(text)
+    return text if text in OPERATIONS else routine(text, op.at("mhlo.backend_config"))
 
 
 def as_function(module: HloModule) -> Callable[..., Any]:
@@ -157,7 +157,7 @@ class _Evaluation:
             return [args[0][int(op.at("index"))]]
         if op.name in _CALL:
             return self.called(op, args)
-        if op.name == "stablehlo.custom_call" and (named := _named(op.at("call_target_name"))) in _COMPUTED:
+        if op.name == "stablehlo.custom_call" and (named := _named(op)) in _COMPUTED:
             said = {**op.attributes, **op.at("mhlo.attributes", {})}
             called = [self.module.functions[str(name)] for name in op.at("called_computations", ())]
             op = replace(op, name=named, attributes=said, regions=(*op.regions, *called))

@@ -1,5 +1,5 @@
-"""Routines of LAPACK, as JAX calls them in modules for CPUs, and those of cuSOLVER and hipSOLVER, as it calls them in
-modules for GPUs: as the calls of `jax.lax.linalg` that make such calls.
+"""Routines of LAPACK, as JAX calls them in modules for CPUs, and those of cuSOLVER, cuSPARSE, hipSOLVER and JAX's own
+kernels, as it calls them in modules for GPUs: as the calls of `jax.lax` that make such calls.
 
 Each result has the place that it has in LAPACK. The last one, `info`, is 0: where a routine fails, the calls here give
 NaN, and that is also what JAX writes into a module for an `info` other than 0. A result that JAX never reads, such as
@@ -14,21 +14,23 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jax._src.lax.linalg import geqrf  # `jax.lax.linalg.qr` is made of it, and keeps it for itself
+from jax._src.lax.linalg import geqp3, geqrf  # `jax.lax.linalg.qr` is made of them, and keeps them for itself
+from jax.extend.core import primitives
 
 from relax_eg.frontends.stablehlo.use import Use
 
 
-def routine(target: str) -> str:
+def routine(target: str, options: object) -> str:
     """The name in `ROUTINES` of what a custom call calls, "lapack.potrf" for `lapack_spotrf_ffi` and for
-    `cusolver_potrf_ffi`; "" for nothing there."""
-    found = re.fullmatch(r"(?:lapack_[sdcz]|(?:cu|hip)(?:solver)?_)(\w+?)(?:_ffi)?", target)
-    name = "" if found is None else f"lapack.{_SAME.get(found[1], found[1])}"
+    `cusolver_potrf_ffi`; "" for nothing there. `options`: its `mhlo.backend_config`. A call whose options are no
+    mapping is one of an older interface, of other operands and results, and is not read."""
+    found = re.fullmatch(r"(?:lapack_[sdcz]|(?:cu|hip)(?:solver|sparse)?_)(\w+?)(?:_ffi)?", target)
+    name = "" if found is None or not isinstance(options, Mapping) else f"lapack.{_SAME.get(found[1], found[1])}"
     return name if name in ROUTINES else ""
 
 
 # Names of routines that do what another one does: LAPACK's for complex numbers, and other methods of GPUs.
-_SAME = {"ungqr": "orgqr", "heevd": "syevd", "gesvdp": "gesvdj"}
+_SAME = {"ungqr": "orgqr", "unmqr": "ormqr", "heevd": "syevd", "hetrd": "sytrd", "gesvdp": "gesvdj"}
 
 
 def _option(u: Use, name: str, default: Any = 0) -> Any:
@@ -132,19 +134,34 @@ def _gees(u: Use) -> list[Any]:
     return [form, others[0] if vectors else x, *unread, _info(x), _info(x)]
 
 
+def _geqp3(u: Use) -> list[Any]:
+    matrix, order = u.args
+    return list(geqp3(matrix, order))
+
+
+def _sytrd(u: Use) -> list[Any]:
+    x = u.args[0]
+    return [*lax.linalg.tridiagonal(x, lower=_is_lower(u)), _info(x)]
+
+
 ROUTINES: Mapping[str, Callable[[Use], Any]] = {
     "lapack.gees": _gees,
     "lapack.geev": _geev,
     "lapack.gehrd": lambda u: [*lax.linalg.hessenberg(u.args[0]), _info(u.args[0])],
+    "lapack.geqp3": _geqp3,
     "lapack.geqrf": lambda u: list(geqrf(u.args[0])),
     "lapack.gesdd": _gesdd,
     "lapack.gesvd": _gesvd,
     "lapack.gesvdj": _gesvdj,
     "lapack.getrf": _getrf,
     "lapack.gtsv": lambda u: [*u.args[:3], lax.linalg.tridiagonal_solve(*u.args), _info(u.args[3])],
+    "lapack.gtsv2": lambda u: lax.linalg.tridiagonal_solve(*u.args),
     "lapack.lu_pivots_to_permutation": _permutation,
     "lapack.orgqr": lambda u: lax.linalg.householder_product(u.args[0], u.args[1]),
+    "lapack.ormqr": lambda u: lax.linalg.ormqr(*u.args, left=_option(u, "left"), transpose=_option(u, "transpose")),
     "lapack.potrf": _potrf,
     "lapack.syevd": _syevd,
+    "lapack.sytrd": _sytrd,
+    "lapack.threefry2x32": lambda u: list(primitives.threefry2x32_p.bind(*u.args)),
     "lapack.trsm": _trsm,
 }

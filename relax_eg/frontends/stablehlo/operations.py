@@ -122,7 +122,7 @@ def _power(x: Any, y: Any) -> Any:
 
 def _top_k(u: Use) -> list[Any]:
     """The greatest elements of each row and their places; the least ones where `largest` is false."""
-    x, k = u.args[0], int(u.at("k"))
+    x, (k,) = u.args[0], u.sizes(1, "k")
     if u.at("largest", True):
         return list(lax.top_k(x, k))
     axis = x.ndim - 1
@@ -131,11 +131,13 @@ def _top_k(u: Use) -> list[Any]:
 
 
 def _approx_top_k(u: Use) -> list[Any]:
-    """JAX's `approx_max_k` and `approx_min_k`, of which the comparison is the function that the call names."""
+    """JAX's `approx_max_k` and `approx_min_k`, of which the comparison is the function that the call names. How many
+    elements are taken is an option, or the operand after the arrays and their initial values."""
     said = u.at("mhlo.backend_config")
+    (count,) = u.sizes(4) if len(u.args) > 4 else (int(said["top_k"]),)
     word = next(word_in(op.at("comparison_direction")) for op in u.op.regions[0].ops if op.name == "stablehlo.compare")
     return list((lax.approx_max_k if word == "GT" else lax.approx_min_k)(
-        u.args[0], int(said["top_k"]), int(said["reduction_dim"]), float(said["recall_target"]),
+        u.args[0], count, int(said["reduction_dim"]), float(said["recall_target"]),
         int(said["reduction_input_size_override"]), bool(said["aggregate_to_topk"]),
     ))  # fmt: skip
 
@@ -245,6 +247,7 @@ _OPERATIONS: Mapping[str, Callable[[Use], Any]] = {
     "stablehlo.convert": lambda u: lax.convert_element_type(u.args[0], jnp.dtype(u.dtype)),
     "stablehlo.convolution": _convolution, 
     "stablehlo.dot": lambda u: lax.dot(*u.args, **_said_of_product(u)), "stablehlo.dot_general": _dot_general,
+    "stablehlo.dynamic_approx_top_k": _approx_top_k,
     "stablehlo.dynamic_broadcast_in_dim": _broadcast, "stablehlo.dynamic_conv": _convolution,
     "stablehlo.dynamic_iota": lambda u: lax.broadcasted_iota(
         jnp.dtype(u.dtype), u.sizes(0), int(u.at("iota_dimension"))),

@@ -126,7 +126,7 @@ def parse_module(source: str | bytes) -> HloModule:
         chlo.register_dialect(context)
         sdy.register_dialect(context)  # JAX says in it how custom calls may be sharded
         try:
-            if isinstance(source, bytes) and b"StableHLO_v" in source[:64]:
+            if isinstance(source, bytes):  # a portable artifact, or operations as they are, which this leaves
                 module: Any = stablehlo.deserialize_portable_artifact(context, source)
             else:
                 module = ir.Module.parse(source)
@@ -227,6 +227,8 @@ def _plain(a: Any) -> Any:
         return tuple(cast("Any", a))
     if isinstance(a, ir.TypeAttr):
         return str(a.value)
+    if isinstance(a, ir.StringAttr):  # the options of some custom calls are bytes that are no text
+        return cast("Any", a).value_bytes.decode(errors="backslashreplace")
     return getattr(a, "value", str(a))
 
 
