@@ -187,6 +187,10 @@ def triangular_solve(use: OperatorUse) -> CapacityStep | None:
     return _square_rule((1, -2 if use.site["left_side"] else -1))(use)
 
 
+def definite_solve(use: OperatorUse) -> CapacityStep | None:
+    return _square_rule((1, -2))(use)
+
+
 def geqrf(use: OperatorUse) -> CapacityStep | None:
     return unmasked_step(use, *_zeros(use, 0, -2, -1))
 
@@ -259,8 +263,8 @@ def whole_matrices(use: OperatorUse) -> CapacityStep | None:
 
 
 MATRICES: tuple[Rule, ...] = (
-    cholesky, cholesky_update, lu, triangular_solve, geqrf, qr, householder_product, tridiagonal_solve, permutation,
-    fft, whole_matrices,
+    cholesky, cholesky_update, lu, triangular_solve, definite_solve, geqrf, qr, householder_product,
+    tridiagonal_solve, permutation, fft, whole_matrices,
 )  # fmt: skip
 
 

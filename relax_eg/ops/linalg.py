@@ -14,7 +14,7 @@ import scipy
 
 from relax_eg.dtypes import PARTS, dtype_of, is_complex, itemsize, names_where
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
-from relax_eg.ops.lazy_jax import jnp, lax
+from relax_eg.ops.lazy_jax import jax, jnp, lax
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register, routine_cost
 from relax_eg.ops.sizes import Dims, need_equal, need_kind, need_same_dtype, product
 from relax_eg.ops.sorting import log2_of
@@ -136,6 +136,59 @@ def _solve_triangle(m: Array, right: Array, lower: bool, unit_diagonal: bool) ->
             rest = slice(i + 1, None) if lower else slice(0, i)
             x[rest] -= np.outer(m[rest, i], x[i])
     return x
+
+
+def _definite_solve(site: Site) -> Annotation:
+    if need_same_dtype(site, (0, 1)) not in PARTS:
+        raise site.error(f"operand 0 is {site.dtype()}; float32 or float64 is needed")
+    batch, n, _ = need_matrix(site, square=True)
+    others, rows, _ = need_matrix(site, 1)
+    if batch or others:
+        raise site.error("one matrix and its right sides are needed, no batch of them")
+    need_equal(site, n, rows, "the matrix and the right side")
+    return Tensor(site.shape(1), site.dtype())
+
+
+def _definite_solve_reference(a: Array, b: Array) -> Array:
+    factor = _cholesky_reference(a)
+    if np.isfinite(factor).all():
+        half = _solve_triangle(factor, b, lower=True, unit_diagonal=False)
+        return _solve_triangle(factor.T, half, lower=False, unit_diagonal=False)
+    factors, _, order = _lu_reference(a)
+    half = _solve_triangle(factors, b[order], lower=True, unit_diagonal=True)
+    return _solve_triangle(factors, half, lower=False, unit_diagonal=False)
+
+
+def _jax_definite_solve(a: Any, b: Any) -> Any:
+    """`lax.cond` on one number of each factor, which is NaN as a whole where there is none. Under `vmap` all matrices
+    are solved in one way, because JAX would make both branches of a choice for each."""
+    one = jax.custom_batching.custom_vmap(_by_factors)
+
+    def many(size: int, is_batched: Sequence[bool], a: Any, b: Any) -> Any:
+        if not is_batched[0] and a.ndim == 2:  # right sides of one matrix
+            found = _jax_definite_solve(a, jnp.concatenate(b, -1))
+            return jnp.stack(jnp.split(found, size, -1)), True
+        operands = zip((a, b), is_batched, strict=True)
+        a, b = (x if there else jnp.broadcast_to(x, (size, *x.shape)) for x, there in operands)
+        return _jax_definite_solve(a, b), True
+
+    one.def_vmap(many)
+    return one(a, b)
+
+
+def _by_factors(a: Any, b: Any) -> Any:
+    factor = lax.linalg.cholesky(a, symmetrize_input=False)
+
+    def by_cholesky() -> Any:
+        half = lax.linalg.triangular_solve(factor, b, left_side=True, lower=True)
+        return lax.linalg.triangular_solve(factor, half, left_side=True, lower=True, transpose_a=True)
+
+    return lax.cond(jnp.isfinite(factor[..., -1:, -1:]).all(), by_cholesky, lambda: jnp.linalg.solve(a, b))
+
+
+def systems_flops(site: Site) -> Dim:
+    """The flops of both triangular systems of a `factored_solve`."""
+    return product(site.shape(1)) * site.shape()[-1] * 2
 
 
 # --- factorisations ---
@@ -312,6 +365,10 @@ for _operator in (
              _triangular_solve_reference, library_cost(lambda site: product(site.shape(1)) * site.shape(0)[-1]),
              kernel="solve", capacity="triangular_solve", poles=True,
              doc="x with a @ x = b, or x @ a = b unless left_side, for the lower or upper triangle of a"),
+    Operator("definite_solve", ("a", "b"), _definite_solve, _jax_definite_solve, None, (), _definite_solve_reference,
+             library_cost(lambda site: product(site.shape()) * site.shape()[-1] // 2 + systems_flops(site)),
+             kernel="factored_solve", capacity="definite_solve", poles=True,
+             doc="x with a @ x = b for a symmetric a, by its Cholesky factor, or by LU factors where it has none"),
     Operator("lu", _A, _lu, "jax.lax.linalg.lu", None, (), _lu_reference, library_cost(cubes(1)),
              kernel="factorisation", capacity="lu", poles=True,
              doc="both triangles of a's factors in one matrix, the row exchanges, and the order of rows they make"),

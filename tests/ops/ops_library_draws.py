@@ -29,6 +29,7 @@ from ops_library_samples import (
     eigenvectors_first,
     eigenvectors_last,
     factored,
+    indefinite,
     magnitudes,
     separated,
     singular_vectors,
@@ -226,6 +227,10 @@ def _triangular_solve(rng: Rng) -> Use:
     return Use((spec([*batch, "n", "n"]), spec([*batch, *sides])), attrs, SIZES, prepare=dominant, looser=50)
 
 
+def _definite_solve(rng: Rng) -> Use:
+    return Use(("n n", "n m"), {}, SIZES, prepare=one(rng, (definite, indefinite)), looser=50)
+
+
 def _householder_product(rng: Rng) -> Use:
     batch = dims(rng, 0, 2)
     rows, columns, count = one(rng, [("n", "n", "n"), ("4", "3", "2"), ("n+2", "2", "1"), ("3", "0", "0")])
@@ -341,7 +346,7 @@ LIBRARY_DRAWS: dict[str, Draw] = {
     "eig": _matrix("separated", {"left": (False, True), "right": (False, True)}, eigenvectors_last),
     "schur": _matrix("separated", {"vectors": (False, True)}, magnitudes), "hessenberg": _matrix("some"),
     "tridiagonal": _matrix("some definite", {"lower": (False, True)}), "householder_product": _householder_product,
-    "ormqr": _ormqr,
+    "ormqr": _ormqr, "definite_solve": _definite_solve,
     "tridiagonal_solve": _tridiagonal_solve, "cholesky_update": _cholesky_update,
     "lu_pivots_to_permutation": _permutation,
     "svd": _matrix("any", settle=singular_vectors), "triangular_solve": _triangular_solve, "fft": _fft,

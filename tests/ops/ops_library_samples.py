@@ -33,6 +33,13 @@ def definite(arrays: list[Any]) -> list[Any]:
     return [(a @ a.conj().swapaxes(-1, -2) + eye).astype(a.dtype), *arrays[1:]]
 
 
+def indefinite(arrays: list[Any]) -> list[Any]:
+    """A symmetric matrix that has no Cholesky factor, and is easily inverted."""
+    a, b = dominant(arrays)
+    signs = np.where(np.arange(len(a)) == 0, -1, 1)
+    return [(signs[:, None] * signs * (a + a.T) / 2 - 7 * np.diag(signs < 0)).astype(a.dtype), b]
+
+
 def dominant(arrays: list[Any]) -> list[Any]:
     """A matrix whose triangles are easily inverted."""
     a = arrays[0]
@@ -210,6 +217,10 @@ def library_uses() -> dict[str, list[Use]]:
             ("n n @complex64", "n 1 @complex64", "left_side transpose_a conjugate_a"),
         ]
     ]  # fmt: skip
+    uses["definite_solve"] = [
+        Use((a, b), {}, square, prepare=prepare)
+        for a, b, prepare in [("n n", "n 2", definite), ("3 3", "3 m", definite), ("n n", "n 1", indefinite)]
+    ]
     uses["lu"] = [Use((a,), {}, square) for a in ("n n", "b 4 2", "n 3", "n n @complex64")]
     uses["qr"] = [
         Use((a,), {"full_matrices": full, "pivoting": pivoting}, square)

@@ -150,13 +150,6 @@ def _backward(factors: Any, rows: Any) -> Any:
     return op.triangular_solve(factors, rows)
 
 
-def cholesky_solved(a: Any, b: Any) -> Any:
-    """x with a x = b, by two triangular systems of the Cholesky factor."""
-    factor = op.cholesky(a)
-    half = op.triangular_solve(factor, b, lower=True)
-    return op.triangular_solve(factor, half, lower=True, transpose_a=True)
-
-
 def eye(n: Any, dtype: str) -> Any:
     """`jnp.eye(n)`."""
     return op.astype(eye_mask_as_traced(n), dtype)
@@ -200,8 +193,9 @@ def _solution(name: str, matrix: str, how: str, when: str | tuple[str, ...], tag
     of_matrix(columns)
 
 
-_solution("solve_definite", "S", "by the Cholesky factor of positive definite S: half the work", "positive definite(a)",
-          "cholesky", cholesky_solved)  # fmt: skip
+# Rounding may leave a matrix that follows to be positive definite without a factor, such as X'X + cI where c is small.
+_solution("solve_definite", "S", "by the Cholesky factor of positive definite S, if rounding leaves one: half the work",
+          "positive definite(a)", "cholesky", op.definite_solve)  # fmt: skip
 _solution("solve_lower", "L", "by substitution for invertible lower triangular L",
           ("lower triangular(a)", "invertible(a)"), "triangular", partial(_forward, unit_diagonal=False))  # fmt: skip
 _solution("solve_upper", "U", "by substitution for upper triangular U", "upper triangular(a)", "triangular",

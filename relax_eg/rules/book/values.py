@@ -24,6 +24,12 @@ def index_not_negative(i: Any, m: Any) -> Any:
     return op.where(op.less(i, 0), i + m, i), i
 
 
+@_rule("x: *b, i: *c @ int32", attrs={"a": "take.axis"}, phase="simplify", numerics="exact", tags=("take",))
+def taken_by_narrow_positions(x: Any, i: Any, a: Any) -> Any:
+    """take(x, int64(i)) = take(x, i): positions as jax.numpy widens them in JAX's x64 mode"""
+    return op.take(x, op.astype(i, "int64"), a, mode="clip"), op.take(x, i, a, mode="clip")
+
+
 # --- exponentials, logarithms, powers ---
 
 
