@@ -16,8 +16,9 @@ from relax_eg.dtypes import is_float
 PARTS = 16  # chosen: of the harnesses, one of each primitive, so that a part is a program
 # Primitives that stay JAX's in some harnesses; docs/coverage.md says why.
 OPAQUE = {
-    "cummax", "cummin", "device_put", "reduce_max", "reduce_min", "reduce_window_max", "reduce_window_min",
-    "select_and_gather_add", "triangular_solve",
+    "cummax", "cummin", "device_put", "reduce", "reduce_max", "reduce_min", "reduce_window", "reduce_window_max",
+    "reduce_window_min", "scatter-max", "scatter-min", "select_and_gather_add", "select_and_scatter_add",
+    "triangular_solve",
 }  # fmt: skip
 
 
