@@ -5,7 +5,10 @@ The compiler works in this order, and so does `CpuKernels` (jax 0.10.2, by the t
 - A sum, maximum or minimum of floats is a kernel of YNN's together with the arithmetic on what it reduces, as far up as
   each value has one reader, and a matmul at its top. If the result is repeated along the reduced axes, the arithmetic
   on that is in the kernel, too, until a value has several readers (`x - max(x)`, `exp` of it).
-- All other matmuls, reductions and routines are kernels of their own, which read and write arrays.
+- A reduction of a reduction of the same kind is one over the axes of both. Where the inner one has other readers, too,
+  prices count two that follow each other.
+- All other matmuls, reductions and routines are kernels of their own, which read and write arrays. XLA's own code
+  reduces windows of 32 along each axis; if none is longer, and the last one is reduced, arithmetic below is inside.
 - All other operators that compute or move elements are computed inside their readers, if all of these can: inside each
   reader, but for dear functions, which are stored if several kernels or several elements of one would compute them.
 - If some readers cannot, the value is stored for these. The others compute it again if it follows from one array, and
@@ -73,6 +76,7 @@ class CpuKernels(Operators):
         for e in self.nodes if hoisted else ():
             if any(hoisted.get(r, 0) < hoisted.get(e, 0) for r in self.readers.get(e, ())):
                 self.results.add(e)
+        self.outer = self._outer_reductions()
         self.home: dict[Expr, Expr] = {}  # the reduction in whose kernel of the library an operator is
         self.last: dict[Expr, Expr] = {}  # for such a reduction, the operator whose result its kernel stores
         for e in self.nodes if has_library else ():
@@ -102,11 +106,26 @@ class CpuKernels(Operators):
         found = b if _is_lowest(a) else a if _is_lowest(b) else None
         return found if found is not None and found.annotation == e.annotation else None
 
+    def _outer_reductions(self) -> dict[Expr, Expr]:
+        """By a reduction that XLA makes one with its reader: the reader."""
+        found: dict[Expr, Expr] = {}
+        for e in self.nodes:
+            readers = self.readers.get(e, [])
+            if e.op in PLAIN_SUMS and self._is_reduction(e) and len(readers) == 1 and e not in self.results:
+                (r,) = readers
+                if r.op == e.op and r.args == (e,) and self._is_reduction(r):
+                    found[e] = r
+        return found
+
+    def _read_elements(self, e: Expr) -> float:
+        inner = e.args[0] if e.args and self.outer.get(e.args[0]) == e else None
+        return super()._read_elements(e) if inner is None else self._read_elements(inner)
+
     # --- kernels of the library ---
 
     def _is_library_sum(self, e: Expr) -> bool:
         """Whether a kernel of the library begins with a reduction: with its own, or with the first one inside it."""
-        read = e.args[0].annotation if e.op in TABLE and len(e.args) == 1 else None
+        read = e.args[0].annotation if e.op in TABLE and len(e.args) == 1 and e not in self.outer else None
         if not isinstance(read, Tensor) or not _is_float(read):
             return False
         if self._read_elements(e) < LEAST_ELEMENTS:
@@ -115,11 +134,22 @@ class CpuKernels(Operators):
 
     def _steps(self, e: Expr) -> int:
         """The kernels in which XLA's own code reduces."""
-        if e.op in PLAIN_SUMS and self._is_reduction(e) and e not in self.home:
-            return sum_steps(self._read_elements(e) / max(1.0, self.elements(e)))
+        if self._is_own_reduction(e):
+            return max((sum_steps(self._value(n)) for n, _ in self._reduced(e)), default=1)
         if e in self.products and self.products[e].rows * self.products[e].columns == 1:
             return 1 + sum_steps(self.products[e].depth)
         return 1
+
+    def _is_own_reduction(self, e: Expr) -> bool:
+        """Whether XLA's own code reduces: a window of each axis at a time."""
+        return e.op in PLAIN_SUMS and self._is_reduction(e) and e not in self.home
+
+    def _reduced(self, e: Expr) -> list[tuple[Dim, bool]]:
+        """Of each axis that a reduction reduces, with those of a reduction that is a part of it: its size, and whether
+        it is the last one."""
+        shape = dims_of(e.args[0].annotation)
+        found = [(shape[i], i % len(shape) == len(shape) - 1) for i in e.attr("axes")]
+        return found + self._reduced(e.args[0]) if self.outer.get(e.args[0]) == e else found
 
     def _take_around(self, e: Expr) -> None:
         """Takes what is computed around a reduction into its kernel."""
@@ -146,7 +176,7 @@ class CpuKernels(Operators):
             _, s = heappop(todo)  # after all of its readers
             if s in self.home or s in self.results or any(self.home.get(r) != e for r in self.readers[s]):
                 continue
-            if self._is_arithmetic(s):
+            if self._is_arithmetic(s) or s in self.outer:
                 self.home[s] = e
                 for below in self.operands(s):
                     if below in self.order:
@@ -168,7 +198,7 @@ class CpuKernels(Operators):
         if e in self.home:
             return (self.last[self.home[e]],)
         readers = self.readers.get(e, [])
-        if e in self.inside and len(readers) == 1:
+        if e in self.outer or (e in self.inside and len(readers) == 1):
             return self.kernels[readers[0]]
         if e in self.results or not readers or not self._is_loop(e):
             return (e,)
@@ -192,7 +222,13 @@ class CpuKernels(Operators):
             return True
         if e.op in PERMUTATIONS and (product := self.products.get(reader)) is not None:
             return min(product.rows, product.columns) == 1 and len(dims_of(e.annotation)) == 2
-        return reader not in self.home and self._is_loop(reader)
+        if reader in self.home:
+            return False
+        whole = self.outer.get(reader, reader)
+        if whole is not reader:
+            return self._takes(whole, e)
+        is_one = self._is_own_reduction(reader) and self._steps(reader) == 1
+        return self._is_loop(reader) or (is_one and any(is_last for _, is_last in self._reduced(reader)))
 
     def _is_loop(self, e: Expr) -> bool:
         """Whether an operator may be computed inside its readers. A concatenation copies its parts, unless they are few

@@ -50,7 +50,7 @@ SHARED_BYTES, _SHARED_COST, _OF_BYTE, _OF_FUNCTION = 512 << 10, 200_000, 10, 2
 
 
 def sum_steps(length: float) -> int:
-    """The kernels in which XLA's own code for CPUs adds `length` elements to one."""
+    """The kernels in which XLA's own code for CPUs adds the `length` elements along an axis."""
     found = 1
     while length > _WINDOW:
         length, found = length / _WINDOW, found + 1
@@ -73,7 +73,8 @@ def reduced_alone(model: SizedDevice, site: Site, result: Annotation, cost: Node
         if is_library and kind(site.dtype(0)) == "f":
             launches, library = 1, p.library_launch
         else:
-            launches, library = sum_steps(read / max(1.0, elements(result))), 0.0
+            reduced = (model.representative(site.shape()[i]) for i in site["axes"])
+            launches, library = max(map(sum_steps, reduced), default=1), 0.0
             serial = one_by_one(model, cost.flops)
     else:
         return cost
