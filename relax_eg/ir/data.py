@@ -276,7 +276,7 @@ def map_annotated(where: str, a: Annotation, value: Any, convert: Callable[[str,
     def parts(key: tuple[int, int]) -> list[tuple[int, int]]:
         inside = {(id(x), id(b)): (name, b, x) for name, b, x in _parts(*held[key], fields_of) or ()}
         held.update(inside)
-        return list(inside)
+        return list(inside)[::-1]
 
     def made(key: tuple[int, int]) -> Any:
         place, wanted, v = held[key]

@@ -47,13 +47,16 @@ def test_wrong_rules_are_refuted(rule: Rule) -> None:
     assert text.startswith(f"{rule.where} rule `{rule.name}` is refuted\n  left   ")
     says, at = told[rule.name]
     assert says in text
-    assert at.items() <= found.sizes.items(), text
+    assert at.items() <= found.case.sizes.items(), text
     # The results told are those of the sides, evaluated here once more.
-    if found.left is not None and found.right is not None:
-        assert not (found.left.dtype == found.right.dtype and found.left.tobytes() == found.right.tobytes())
+    if found.failure.left is not None and found.failure.right is not None:
+        assert not (
+            found.failure.left.dtype == found.failure.right.dtype
+            and found.failure.left.tobytes() == found.failure.right.tobytes()
+        )
     # Small enough to be read: few elements, small sizes.
-    assert all(v <= 5 for v in found.sizes.values()), text
-    assert sum(np.asarray(v).size for v in found.values.values()) <= 32, text
+    assert all(v <= 5 for v in found.case.sizes.values()), text
+    assert sum(np.asarray(v).size for v in found.case.values.values()) <= 32, text
 
 
 def test_verdicts_are_repeatable() -> None:

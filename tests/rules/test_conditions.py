@@ -159,5 +159,5 @@ def test_a_rule_is_tested_under_what_it_asks() -> None:
     }  # fmt: skip
     found = check(book["weak"]).counterexample
     assert found is not None
-    assert np.all(found.values["x"] != 0)  # made simpler, the counterexample still has the fact
+    assert np.all(found.case.values["x"] != 0)  # made simpler, the counterexample still has the fact
     assert found.holds()
