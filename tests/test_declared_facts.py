@@ -51,6 +51,18 @@ def test_a_definite_system_is_solved_by_its_cholesky_factor() -> None:
         assert best.check(symmetrized(definite(n)), np.ones(n, np.float32)).passed
 
 
+def test_a_determinant_shares_the_factor() -> None:
+    """As in the likelihood of a Gaussian process."""
+
+    def likelihood(k: Array, y: Array) -> Array:
+        return y @ jnp.linalg.solve(k, y) + 2 * jnp.log(jnp.diag(jnp.linalg.cholesky(k))).sum()
+
+    best = optimized(likelihood, "n n", "n", at={"n": 500}, facts={"k": "positive definite"})
+    used = [e.op for e in best.module.main.expressions()]
+    assert used.count("cholesky") == used.count("definite_solve") == 1 and "lu" not in used
+    assert best.check(symmetrized(definite(20)), np.ones(20, np.float32)).passed
+
+
 def test_without_the_fact_it_is_not() -> None:
     for facts in (None, {"a": "symmetric"}, {"b": "positive"}):
         best = optimized(jnp.linalg.solve, "n n", "n", at={"n": 512}, facts=facts)
@@ -83,11 +95,30 @@ def test_many_systems_are_solved_by_one_choice() -> None:
     a, many = definite(3), np.stack([definite(3), -definite(3)])
     solve, b = TABLE["definite_solve"].jax_function(), np.ones((2, 3, 1), np.float32)
     for axes, of in (((0, 0), many), ((None, 0), a), ((0, None), many)):
-        right = b if axes[1] == 0 else b[0]
-        made = jax.make_jaxpr(jax.vmap(solve, axes))(of, right)
-        assert "cond[" in str(made)
-        found = jax.jit(jax.vmap(solve, axes))(of, right)
+        factor, right = jnp.linalg.cholesky(of), b if axes[1] == 0 else b[0]
+        every = jax.vmap(solve, (*axes, axes[0]))
+        assert "cond[" in str(jax.make_jaxpr(every)(factor, right, of))
+        found = jax.jit(every)(factor, right, of)
         np.testing.assert_allclose(found, np.linalg.solve(np.broadcast_to(of, (2, 3, 3)), b), 1e-4)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_derivatives_are_those_of_solve(sign: int) -> None:
+    a, b = sign * definite(5), np.arange(10, dtype=np.float32).reshape(5, 2)
+
+    def ours(a: Array, b: Array) -> Array:
+        return TABLE["definite_solve"].jax_function()(jnp.linalg.cholesky(a), b, (a + a.T) / 2)
+
+    def plain(a: Array, b: Array) -> Array:
+        return jnp.linalg.solve((a + a.T) / 2, b)
+
+    for derivative in (jax.jacrev, jax.jacfwd):
+        for found, wanted in zip(*(derivative(f, (0, 1))(a, b) for f in (ours, plain)), strict=True):
+            np.testing.assert_allclose(found, wanted, 1e-4, 1e-5)
+    best = optimized(ridge, "m n", "m", at={"m": 600, "n": 500})
+    x = np.random.default_rng(0).standard_normal((30, 20)).astype(np.float32)
+    slopes = (jax.grad(lambda x, f=f: f(x, x[:, 0]).sum())(x) for f in (best.to_jax(), ridge))
+    np.testing.assert_allclose(*slopes, 1e-3, 1e-4)
 
 
 def test_inverses_are_not_taken_to_multiply() -> None:

@@ -138,9 +138,9 @@ def _zeros(use: OperatorUse, operand: int, *axes: int) -> list[OperandMask]:
     return [m for masks in found for m in masks]
 
 
-def _square_rule(*zero: tuple[int, int]) -> Rule:
-    """A rule for an operator whose first operand is bordered by an identity; the (operand, axis) pairs `zero` are
-    bordered by zeros."""
+def _square_rule(*zero: tuple[int, int], matrices: tuple[int, ...] = (0,)) -> Rule:
+    """A rule for an operator whose operands `matrices` are bordered by an identity; the (operand, axis) pairs `zero`
+    are bordered by zeros."""
 
     def rule(use: OperatorUse) -> CapacityStep | None:
         run, size = native_lowering(use), use.site.shape()[-1]
@@ -151,8 +151,8 @@ def _square_rule(*zero: tuple[int, int]) -> Rule:
             return unmasked_step(use)
 
         def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
-            first, *others = arrays
-            return run(at, [_bordered(first, size, at) if at.applies_inner_mask(0) else first, *others])
+            bordered = matrices if at.applies_inner_mask(0) else ()
+            return run(at, [_bordered(x, size, at) if i in bordered else x for i, x in enumerate(arrays)])
 
         return CapacityStep(
             compute, plain_result(use), tuple(masks), use.merged_operands, (InnerMask(size, f"matrices of {size}"),)
@@ -188,7 +188,7 @@ def triangular_solve(use: OperatorUse) -> CapacityStep | None:
 
 
 def definite_solve(use: OperatorUse) -> CapacityStep | None:
-    return _square_rule((1, -2))(use)
+    return _square_rule((1, -2), matrices=(0, 2))(use)
 
 
 def geqrf(use: OperatorUse) -> CapacityStep | None:

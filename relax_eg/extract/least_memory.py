@@ -36,7 +36,7 @@ _CHOICE = "where"  # of which one operand may be taken everywhere, but not the k
 _SAME_BYTES = movement_operators("view", "order")
 _MATMULS = operators_run_as("matmul", "transposed_matmul")
 _CONVOLUTIONS = operators_run_as("conv")
-_FACTORISATIONS = operators_run_as("factorisation", "factored_solve")
+_FACTORISATIONS = operators_run_as("factorisation")
 _MATRIX = 2  # given: axes
 _LEAST_SIDE = 2  # given: XLA may compute a matmul with a side of 1 inside the kernel that reads its result
 

@@ -28,7 +28,7 @@ from relax_eg.ops.record import movement_operators, operators_run_as
 from relax_eg.ops.transfers import TRANSFERS
 from relax_eg.tir import PatternKind
 
-_READ_WHOLE = operators_run_as("matmul", "transposed_matmul", "conv", "factorisation", "solve", "factored_solve")
+_READ_WHOLE = operators_run_as("matmul", "transposed_matmul", "conv", "factorisation", "solve", "guarded_solve")
 _MOVED = movement_operators("view", "order")
 _SHARE = 1024  # chosen: steps that neither take nor free that part of the peak are not held in order
 _COPIED = 64  # chosen: an operand that is copied to hold a step has at most that part of the peak

@@ -18,50 +18,12 @@ from relax_eg.ops.windows import AnyStep
 from relax_eg.shapes import Dim, ceildiv, dim_max
 
 __all__ = (
-    "arange_of",
-    "argsort",
-    "argwhere",
-    "avg_pool",
-    "bitcast",
-    "cholesky",
-    "complex",
-    "conj",
-    "conv",
-    "count_leading_zeros",
-    "cumlogsumexp",
-    "cummax",
-    "cummin",
-    "cumprod",
-    "cumsum",
-    "definite_solve",
-    "digamma",
-    "dynamic_slice",
-    "dynamic_update_slice",
-    "eigh",
-    "fft",
-    "flatnonzero",
-    "imag",
-    "lgamma",
-    "library",
-    "lu",
-    "masked_select",
-    "max_pool",
-    "nextafter",
-    "non_max_suppression",
-    "nonzero",
-    "population_count",
-    "qr",
-    "real",
-    "reduce_window",
-    "right_shift_logical",
-    "scatter",
-    "sort",
-    "svd",
-    "take_along_axis",
-    "top_k",
-    "top_k_of",
-    "triangular_solve",
-    "unique",
+    "arange_of", "argsort", "argwhere", "avg_pool", "bitcast", "cholesky", "complex", "conj", "conv",
+    "count_leading_zeros", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "definite_solve", "digamma",
+    "dynamic_slice", "dynamic_update_slice", "eigh", "fft", "flatnonzero", "imag", "lgamma", "library", "lu",
+    "masked_select", "max_pool", "nextafter", "non_max_suppression", "nonzero", "population_count", "qr",
+    "real", "reduce_window", "right_shift_logical", "scatter", "sort", "svd", "take_along_axis", "top_k",
+    "top_k_of", "triangular_solve", "unique",
 )  # fmt: skip
 
 
@@ -310,9 +272,9 @@ def triangular_solve(
     return call("triangular_solve", operands("triangular_solve", a, b), attrs)
 
 
-def definite_solve(a: Operand, b: Operand) -> Expr:
-    """x with a @ x = b for a symmetric `a`, by its Cholesky factor, or by LU factors where it has none."""
-    return call("definite_solve", operands("definite_solve", a, b))
+def definite_solve(factor: Operand, b: Operand, a: Operand) -> Expr:
+    """x with a @ x = b for a symmetric `a`, by its Cholesky `factor`, or by LU factors where that is NaN."""
+    return call("definite_solve", operands("definite_solve", factor, b, a))
 
 
 def lu(a: Operand) -> tuple[Expr, ...]:

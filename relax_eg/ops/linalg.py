@@ -139,19 +139,18 @@ def _solve_triangle(m: Array, right: Array, lower: bool, unit_diagonal: bool) ->
 
 
 def _definite_solve(site: Site) -> Annotation:
-    if need_same_dtype(site, (0, 1)) not in PARTS:
+    if need_same_dtype(site, (0, 1, 2)) not in PARTS:
         raise site.error(f"operand 0 is {site.dtype()}; float32 or float64 is needed")
-    batch, n, _ = need_matrix(site, square=True)
-    others, rows, _ = need_matrix(site, 1)
-    if batch or others:
+    (batch, n, _), (of_right, rows, _), (others, size, _) = (need_matrix(site, i, square=i != 1) for i in range(3))
+    if batch or of_right or others:
         raise site.error("one matrix and its right sides are needed, no batch of them")
-    need_equal(site, n, rows, "the matrix and the right side")
+    need_equal(site, n, rows, "the factor and the right side")
+    need_equal(site, n, size, "the factor and the matrix")
     return Tensor(site.shape(1), site.dtype())
 
 
-def _definite_solve_reference(a: Array, b: Array) -> Array:
-    factor = _cholesky_reference(a)
-    if np.isfinite(factor).all():
+def _definite_solve_reference(factor: Array, b: Array, a: Array) -> Array:
+    if np.isfinite(factor[:1, :1]).all():
         half = _solve_triangle(factor, b, lower=True, unit_diagonal=False)
         return _solve_triangle(factor.T, half, lower=False, unit_diagonal=False)
     factors, _, order = _lu_reference(a)
@@ -159,36 +158,35 @@ def _definite_solve_reference(a: Array, b: Array) -> Array:
     return _solve_triangle(factors, half, lower=False, unit_diagonal=False)
 
 
-def _jax_definite_solve(a: Any, b: Any) -> Any:
-    """`lax.cond` on one number of each factor, which is NaN as a whole where there is none. Under `vmap` all matrices
-    are solved in one way, because JAX would make both branches of a choice for each."""
+def _jax_definite_solve(factor: Any, b: Any, a: Any) -> Any:
+    """Derivatives are those of a system with a symmetric `a`, so the solution is never differentiated itself."""
+    return lax.custom_linear_solve(
+        lambda x: jnp.matmul(a, x, precision="highest"), b, lambda _, b: _guarded(factor, b, a), symmetric=True
+    )
+
+
+def _guarded(factor: Any, b: Any, a: Any) -> Any:
+    """`lax.cond` on the first number of each factor, whose triangle is NaN where there is none. Under `vmap` all
+    matrices are solved in one way, because JAX would make both branches of a choice for each."""
     one = jax.custom_batching.custom_vmap(_by_factors)
 
-    def many(size: int, is_batched: Sequence[bool], a: Any, b: Any) -> Any:
-        if not is_batched[0] and a.ndim == 2:  # right sides of one matrix
-            found = _jax_definite_solve(a, jnp.concatenate(b, -1))
+    def many(size: int, is_batched: Sequence[bool], factor: Any, b: Any, a: Any) -> Any:
+        if not is_batched[0] and not is_batched[2] and a.ndim == 2:  # right sides of one matrix
+            found = _guarded(factor, jnp.concatenate(b, -1), a)
             return jnp.stack(jnp.split(found, size, -1)), True
-        operands = zip((a, b), is_batched, strict=True)
-        a, b = (x if there else jnp.broadcast_to(x, (size, *x.shape)) for x, there in operands)
-        return _jax_definite_solve(a, b), True
+        operands = zip((factor, b, a), is_batched, strict=True)
+        return _guarded(*(x if there else jnp.broadcast_to(x, (size, *x.shape)) for x, there in operands)), True
 
     one.def_vmap(many)
-    return one(a, b)
+    return one(factor, b, a)
 
 
-def _by_factors(a: Any, b: Any) -> Any:
-    factor = lax.linalg.cholesky(a, symmetrize_input=False)
-
+def _by_factors(factor: Any, b: Any, a: Any) -> Any:
     def by_cholesky() -> Any:
         half = lax.linalg.triangular_solve(factor, b, left_side=True, lower=True)
         return lax.linalg.triangular_solve(factor, half, left_side=True, lower=True, transpose_a=True)
 
-    return lax.cond(jnp.isfinite(factor[..., -1:, -1:]).all(), by_cholesky, lambda: jnp.linalg.solve(a, b))
-
-
-def systems_flops(site: Site) -> Dim:
-    """The flops of both triangular systems of a `factored_solve`."""
-    return product(site.shape(1)) * site.shape()[-1] * 2
+    return lax.cond(jnp.isfinite(factor[..., :1, :1]).all(), by_cholesky, lambda: jnp.linalg.solve(a, b))
 
 
 # --- factorisations ---
@@ -365,10 +363,10 @@ for _operator in (
              _triangular_solve_reference, library_cost(lambda site: product(site.shape(1)) * site.shape(0)[-1]),
              kernel="solve", capacity="triangular_solve", poles=True,
              doc="x with a @ x = b, or x @ a = b unless left_side, for the lower or upper triangle of a"),
-    Operator("definite_solve", ("a", "b"), _definite_solve, _jax_definite_solve, None, (), _definite_solve_reference,
-             library_cost(lambda site: product(site.shape()) * site.shape()[-1] // 2 + systems_flops(site)),
-             kernel="factored_solve", capacity="definite_solve", poles=True,
-             doc="x with a @ x = b for a symmetric a, by its Cholesky factor, or by LU factors where it has none"),
+    Operator("definite_solve", ("factor", "b", "a"), _definite_solve, _jax_definite_solve, None, (),
+             _definite_solve_reference, library_cost(lambda site: product(site.shape(1)) * site.shape()[-1] * 2),
+             kernel="guarded_solve", capacity="definite_solve", poles=True,
+             doc="x with a @ x = b for a symmetric a, by its Cholesky factor, or by LU factors where that is NaN"),
     Operator("lu", _A, _lu, "jax.lax.linalg.lu", None, (), _lu_reference, library_cost(cubes(1)),
              kernel="factorisation", capacity="lu", poles=True,
              doc="both triangles of a's factors in one matrix, the row exchanges, and the order of rows they make"),

@@ -71,11 +71,11 @@ class Attribute:
 #   make       none: the elements follow from the attributes
 Moves = Literal["view", "order", "part", "repeat", "select", "join", "convert", "make"]
 # The kernel as which XLA runs an operator, where prices tell it from a fused loop. A "transposed_matmul" reads a weight
-# that is stored output axis first; a "transfer" copies to the memory of the host or back; a "factored_solve" is a
-# factorisation and both its systems, or where a number of the factor says so, other ones; a "hash" is arithmetic on the
+# that is stored output axis first; a "transfer" copies to the memory of the host or back; a "guarded_solve" is both
+# systems of a factor, or other ones where a number of the factor says so; a "hash" is arithmetic on the
 # bits of each element, which no equations state.
 Kernel = Literal[
-    "copy", "transfer", "matmul", "transposed_matmul", "conv", "factorisation", "solve", "factored_solve", "hash"
+    "copy", "transfer", "matmul", "transposed_matmul", "conv", "factorisation", "solve", "guarded_solve", "hash"
 ]
 Deduce = Callable[[Site], Annotation]
 Equations = Callable[[Site, tuple[Buffer, ...]], "TensorProgram | None"]  # None where this use has none

@@ -29,10 +29,11 @@ from ops_library_samples import (
     eigenvectors_first,
     eigenvectors_last,
     factored,
-    indefinite,
+    factored_matrix,
     magnitudes,
     separated,
     singular_vectors,
+    unfactored_matrix,
     whole_orders,
 )
 from ops_use import Use
@@ -228,7 +229,7 @@ def _triangular_solve(rng: Rng) -> Use:
 
 
 def _definite_solve(rng: Rng) -> Use:
-    return Use(("n n", "n m"), {}, SIZES, prepare=one(rng, (definite, indefinite)), looser=50)
+    return Use(("n n", "n m", "n n"), {}, SIZES, prepare=one(rng, (factored_matrix, unfactored_matrix)), looser=50)
 
 
 def _householder_product(rng: Rng) -> Use:

@@ -33,11 +33,18 @@ def definite(arrays: list[Any]) -> list[Any]:
     return [(a @ a.conj().swapaxes(-1, -2) + eye).astype(a.dtype), *arrays[1:]]
 
 
-def indefinite(arrays: list[Any]) -> list[Any]:
+def factored_matrix(arrays: list[Any]) -> list[Any]:
+    """A matrix and its Cholesky factor."""
+    (a,) = definite(arrays[2:])
+    return [np.linalg.cholesky(a), arrays[1], a]
+
+
+def unfactored_matrix(arrays: list[Any]) -> list[Any]:
     """A symmetric matrix that has no Cholesky factor, and is easily inverted."""
-    a, b = dominant(arrays)
+    (a,) = dominant(arrays[2:])
     signs = np.where(np.arange(len(a)) == 0, -1, 1)
-    return [(signs[:, None] * signs * (a + a.T) / 2 - 7 * np.diag(signs < 0)).astype(a.dtype), b]
+    a = (signs[:, None] * signs * (a + a.T) / 2 - 7 * np.diag(signs < 0)).astype(a.dtype)
+    return [np.tril(np.full_like(a, np.nan)), arrays[1], a]
 
 
 def dominant(arrays: list[Any]) -> list[Any]:
@@ -218,9 +225,11 @@ def library_uses() -> dict[str, list[Use]]:
         ]
     ]  # fmt: skip
     uses["definite_solve"] = [
-        Use((a, b), {}, square, prepare=prepare)
-        for a, b, prepare in [("n n", "n 2", definite), ("3 3", "3 m", definite), ("n n", "n 1", indefinite)]
-    ]
+        Use((a, b, a), {}, square, prepare=prepare)
+        for a, b, prepare in [
+            ("n n", "n 2", factored_matrix), ("3 3", "3 2", factored_matrix), ("n n", "n 1", unfactored_matrix),
+        ]
+    ]  # fmt: skip
     uses["lu"] = [Use((a,), {}, square) for a in ("n n", "b 4 2", "n 3", "n n @complex64")]
     uses["qr"] = [
         Use((a,), {"full_matrices": full, "pivoting": pivoting}, square)

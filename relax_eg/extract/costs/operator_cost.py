@@ -58,7 +58,6 @@ from relax_eg.ir.module import Function
 from relax_eg.ops import Site, bytes_of, counts, get, pattern_kind, site_of
 from relax_eg.ops.fused import ProgramUse, called_program
 from relax_eg.ops.libraries import Library, checked_cost, library_of
-from relax_eg.ops.linalg import systems_flops
 from relax_eg.ops.movement import moves_last_axis
 from relax_eg.ops.record import movement_operators, operators_run_as, operators_where
 from relax_eg.shapes import Dim
@@ -417,8 +416,8 @@ class OperatorCost(SizedDevice):
         return Matmul(flops, rows, columns, a[-1], site.dtype(0))
 
     def _dense(self, site: Site, flops: Number) -> Number:
-        """Seconds of a factorisation, a triangular solve or both, at a share of the matmul rate; the share is lower for
-        small sides and for few right-hand sides. What chooses between factors launches each part, and takes a step."""
+        """Seconds of a factorisation or of triangular systems, at a share of the matmul rate; the share is lower for
+        small sides and for few right-hand sides. What chooses between factors launches more, and takes a step."""
         p, (rows, columns) = self.profile, (self.evaluate(d) for d in site.shape(0)[-2:])
         kernel, rate = get(site.op).kernel, p.rate(site.dtype(0))
         factoring = rate * p.factor_share * share_of_peak((minimum(rows, columns),), (p.factor_half,))
@@ -428,8 +427,7 @@ class OperatorCost(SizedDevice):
         solving = rate * p.solve_share * share_of_peak((rows, right), p.solve_half)
         if kernel == "solve":
             return flops / solving
-        systems = self.evaluate(systems_flops(site))
-        return (flops - systems) / factoring + systems / solving + 2 * p.launch + p.step
+        return flops / solving + p.launch + p.step
 
     def _conv(self, site: Site, result: Annotation, flops: Number, moved: Number) -> Number:
         """Seconds of a convolution, priced as the matmul of its windows: output positions by window elements by output

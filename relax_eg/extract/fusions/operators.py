@@ -28,7 +28,7 @@ REPEATS = movement_operators("repeat")
 MATMULS = operators_run_as("matmul", "transposed_matmul")
 (CONV,) = operators_run_as("conv")
 SCATTERS = frozenset(("scatter",))  # given: operators that XLA computes in the memory of their first operand
-_HEAVY = operators_run_as("factorisation", "solve", "factored_solve", "conv", "transfer")
+_HEAVY = operators_run_as("factorisation", "solve", "guarded_solve", "conv", "transfer")
 _LOOPS = (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE)
 # given: operators of which XLA takes one element to cost some twenty flops
 DEAR = frozenset("divide exp log tanh erf erfc erfinv sqrt rsqrt sin cos tan power sigmoid log1p expm1".split())

@@ -19,7 +19,7 @@ from relax_eg.ops.record import TABLE, operators_run_as
 from relax_eg.tir import PatternKind
 from relax_eg.tir.functions import TRANSCENDENTAL
 
-DENSE = operators_run_as("factorisation", "solve", "factored_solve")  # every operator here contains blocked arithmetic
+DENSE = operators_run_as("factorisation", "solve", "guarded_solve")  # every operator here contains blocked arithmetic
 # XLA may keep the results of other operators inside the kernel that reads them.
 STORED = DENSE | MATMULS | operators_run_as("conv")
 ARITHMETIC = frozenset((PatternKind.ELEMENT_WISE, PatternKind.BROADCAST))

@@ -195,7 +195,8 @@ def _solution(name: str, matrix: str, how: str, when: str | tuple[str, ...], tag
 
 # Rounding may leave a matrix that follows to be positive definite without a factor, such as X'X + cI where c is small.
 _solution("solve_definite", "S", "by the Cholesky factor of positive definite S, if rounding leaves one: half the work",
-          "positive definite(a)", "cholesky", op.definite_solve)  # fmt: skip
+          "positive definite(a)", "cholesky",
+          lambda a, b: op.definite_solve(op.cholesky(a), b, a))  # fmt: skip
 _solution("solve_lower", "L", "by substitution for invertible lower triangular L",
           ("lower triangular(a)", "invertible(a)"), "triangular", partial(_forward, unit_diagonal=False))  # fmt: skip
 _solution("solve_upper", "U", "by substitution for upper triangular U", "upper triangular(a)", "triangular",
