@@ -75,7 +75,7 @@ def search_of(program: SpreadProgram) -> AxisSearch:
     return AxisSearch(program, 0, [4], [Link(8, 1e11, 1e-9)], PROFILES["h100"], {}, Scope(), [None])
 
 
-@pytest.mark.parametrize("price", [0.0, 1e-12])
+@pytest.mark.parametrize("price", [pytest.param(0.0, marks=pytest.mark.slow), 1e-12])
 def test_descent_is_close_to_the_integer_program(price: float) -> None:
     """A price of bytes counts too. On most programs both find the same."""
     ratios: list[float] = []

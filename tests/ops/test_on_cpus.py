@@ -124,7 +124,8 @@ def test_running_reductions_are_those_of_jax(name: str, reverse: bool) -> None:
     takes = {"cumlogsumexp": (), "cumsum": ("int8", "uint16", "int32", "complex64"), "cumprod": ("int8", "complex64")}
     dtypes = ("float32", "bfloat16", "float16", *takes.get(name, ("int8", "uint16", "int32")))
     axes = {(3, 70): 1, (64, 5): 0, (16,): 0, (2, 17, 3): 1, (0, 20): 1}
-    given = [running_values(name, dtype, shape) for dtype in dtypes for shape in axes]
+    given = [running_values(name, "float32", shape) for shape in axes]
+    given += [running_values(name, dtype, shape) for dtype in dtypes[1:] for shape in ((3, 70), (2, 17, 3))]
 
     @jax.jit
     def of_all(xs: list[jax.Array]) -> Any:
