@@ -104,7 +104,7 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
 def _ending_at(found: SearchResult, units: Units, chosen: Module) -> SearchResult:
     """A recorded search as if it had come to the `chosen` program, which a price of a byte or loops over pieces made of
     what it found. ExplanationError if functions of the two have the same name and are not the same."""
-    blocks = {(f.name, n): tuple(b.value for b in block.bindings) for f in chosen for n, block in enumerate(f.blocks)}
+    blocks = {(f.name, n): tuple(block.values) for f in chosen for n, block in enumerate(f.blocks)}
     searched = {f.name for f in units.module}
     for f in chosen:
         if f.name not in searched and found.functions.get(f.name, f) != f:
@@ -116,7 +116,7 @@ def _ending_at(found: SearchResult, units: Units, chosen: Module) -> SearchResul
 
 def _in_kernels(found: SearchResult, chosen: Module) -> bool:
     """Whether a recorded search, which returns programs in operators, came to the `chosen` kernels."""
-    values = {(f.name, n): tuple(b.value for b in block.bindings) for f in chosen for n, block in enumerate(f.blocks)}
+    values = {(f.name, n): tuple(block.values) for f in chosen for n, block in enumerate(f.blocks)}
     mine = ((o.place, o.block.forms[0]) for o in found.outcomes)
     kernels = {place: tuple(form.values) for place, form in mine if form.built is not None}
     return all(values.get(place, own) == own for place, own in kernels.items())

@@ -157,12 +157,14 @@ class Closure:
 
     def goal(self, a: Expr, b: Expr) -> Goal:
         """Returns the steps from `a` to `b`, which must be equal."""
+        paths: dict[tuple[int, int], list[tuple[int, int, _Reason]]] = {}
 
         def inner(pair: tuple[int, int]) -> list[tuple[int, int]]:
-            return [p for x, y, why in self._path(*pair) if why is None for p in self._inner(x, y)]
+            paths[pair] = self._path(*pair)
+            return [p for x, y, why in paths[pair] if why is None for p in self._inner(x, y)]
 
         def made(pair: tuple[int, int]) -> Goal:
-            steps = [(self._step(x, y, why), self.terms[y]) for x, y, why in self._path(*pair)]
+            steps = [(self._step(x, y, why), self.terms[y]) for x, y, why in paths[pair]]
             return Goal(self.terms[pair[0]], self.terms[pair[1]], steps)
 
         return made_from_below((self.number[a], self.number[b]), inner, made, self._goals)

@@ -149,10 +149,10 @@ class LeastMemory:
 
 def _graph_of_text(f: Function) -> ExtractionGraph:
     """A graph in which each expression is the only candidate of its class."""
-    nodes = postorder(f.blocks[0].values)
+    nodes = postorder(f.values)
     number = {e: i for i, e in enumerate(nodes)}
     candidates = [[Candidate(e.op, site_of(e), tuple(number[a] for a in e.args), 0)] for e in nodes]
-    roots = tuple(number[b.value] for b in f.blocks[0].bindings)
+    roots = tuple(number[v] for v in f.values)
     return ExtractionGraph(candidates, [e.annotation for e in nodes], roots)
 
 

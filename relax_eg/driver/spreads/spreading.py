@@ -356,7 +356,7 @@ def _joined(
             function = chosen[name]
             if not function.is_one_block:
                 continue
-            with EGraph([b.value for b in function.blocks[0].bindings], AS_WRITTEN, units.options.scope) as egraph:
+            with EGraph(function.values, AS_WRITTEN, units.options.scope) as egraph:
                 read = dump(egraph)
         dumps[name] = read
         picked = taken.get(name) or {c: max(0, k) for c, k in enumerate(read.graph.as_written)}

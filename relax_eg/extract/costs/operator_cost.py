@@ -419,15 +419,14 @@ class OperatorCost(SizedDevice):
         """Seconds of a factorisation or of triangular systems, at a share of the matmul rate; the share is lower for
         small sides and for few right-hand sides. What chooses between factors launches more, and takes a step."""
         p, (rows, columns) = self.profile, (self.evaluate(d) for d in site.shape(0)[-2:])
-        kernel, rate = get(site.op).kernel, p.rate(site.dtype(0))
-        factoring = rate * p.factor_share * share_of_peak((minimum(rows, columns),), (p.factor_half,))
+        kernel = get(site.op).kernel
         if kernel == "factorisation":
-            return flops / factoring
-        right = self.evaluate(site.shape(1)[-1 if site.attrs.get("left_side", True) else -2])
-        solving = rate * p.solve_share * share_of_peak((rows, right), p.solve_half)
-        if kernel == "solve":
-            return flops / solving
-        return flops / solving + p.launch + p.step
+            share = p.factor_share * share_of_peak((minimum(rows, columns),), (p.factor_half,))
+        else:
+            right = self.evaluate(site.shape(1)[-1 if site.attrs.get("left_side", True) else -2])
+            share = p.solve_share * share_of_peak((rows, right), p.solve_half)
+        choice = p.launch + p.step if kernel == "guarded_solve" else 0.0
+        return flops / (p.rate(site.dtype(0)) * share) + choice
 
     def _conv(self, site: Site, result: Annotation, flops: Number, moved: Number) -> Number:
         """Seconds of a convolution, priced as the matmul of its windows: output positions by window elements by output
